@@ -1,0 +1,1 @@
+"""Training of whole backbones, the towers that the encoders wrap."""

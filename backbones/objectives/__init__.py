@@ -1,0 +1,1 @@
+"""Objective shelf: one file is one training objective."""

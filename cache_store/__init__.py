@@ -1,0 +1,1 @@
+"""Features at rest: layout, writer, reader, fingerprints."""

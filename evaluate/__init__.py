@@ -1,0 +1,1 @@
+"""Numbers with their provenance, and what is drawn from them."""

@@ -1,0 +1,1 @@
+"""Metric shelf: one file is one pure metric."""

@@ -1,0 +1,1 @@
+"""Frozen encoders over a manifest, into the cache."""

@@ -1,0 +1,1 @@
+"""Encoder shelf: one file is one family of frozen models."""

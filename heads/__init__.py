@@ -1,0 +1,1 @@
+"""Small models on cached features: one training loop, many kinds."""

@@ -1,0 +1,148 @@
+"""What a head is: it learns from cached rows, and scores images against texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
+from torch import Tensor
+
+from vlpipe.foundation.config import Config
+from vlpipe.foundation.shelf import Shelf
+
+SHELF = Shelf("vlpipe.heads.kinds", "head")
+RunId = str
+
+
+class HeadConfig(Config):
+    """Settings of every head."""
+
+    seed: int = Field(default=0, ge=0)
+    epochs: int = Field(default=1, ge=0)
+    batch_size: int = Field(default=1024, ge=1)
+
+
+class GradientConfig(HeadConfig):
+    """Settings of heads that learn by gradient: AdamW, linear warm-up, cosine decay."""
+
+    lr: float = Field(default=5e-4, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    warmup: float = Field(default=0.05, ge=0, le=1)  # share of all steps
+    clip_norm: float = Field(default=1.0, gt=0)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a head reads, by meaning.
+
+    `kind` is a text's role in the manifest (caption, hard_negative, view:NAME, ...). `per_image` is how many
+    texts of an image a step holds: 1 gives (rows, *shape), K gives (rows, K, *shape) with a mask where an
+    image has fewer, None all that any image has. An `optional` role may be missing from the manifest.
+    """
+
+    side: Literal["image", "text"]
+    kind: str = "caption"
+    per_image: int | None = 1
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a role's rows come from: a cache output `ENCODER#OUTPUT`, then finished runs' transforms in order."""
+
+    output: str
+    through: tuple[RunId, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one step. A training row is an image; `ids` are its image ids (or text ids when scoring texts).
+
+    `x[role]` is (rows, *shape) or (rows, K, *shape); `mask[role]`, bool, (rows,) or (rows, K), is False where
+    there is no such text; `columns` holds manifest columns, one entry a row.
+    """
+
+    ids: Sequence[str]
+    x: Mapping[str, Tensor]
+    mask: Mapping[str, Tensor] = field(default_factory=dict)
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a head is built from: the shape of one row of each role."""
+
+    rows: Mapping[str, tuple[int, ...]]
+
+    def width(self, role: str) -> int:
+        """Length of a role's row vector."""
+        return self.rows[role][-1]
+
+
+class Head(Protocol):
+    """A small model on cached features. Also an `nn.Module`, whose state dict is what a run keeps.
+
+    `images` takes a batch whose `x` holds every image role. `texts` takes one whose `x` holds the head's first
+    text role: when texts are scored they come under that name, whatever their role in the manifest. What both
+    return is read by `score` (whole block) and `score_pairs` (row by row), and, under the same role names, by
+    heads that stand on this one's run. Neither depends on a row's batch mates.
+    """
+
+    Config: ClassVar[type[Config]]
+    roles: ClassVar[Mapping[str, Role]]
+    code: ClassVar[int]  # version: raised when the same config would give other weights
+
+    def __init__(self, config: Config, shapes: Shapes) -> None: ...
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Learn from one batch; scalars to log."""
+        ...
+
+    def finish(self) -> None:
+        """After the last epoch: a closed-form solve, a last projection."""
+        ...
+
+    def images(self, batch: Batch) -> Batch:
+        """Image rows as `score` reads them, once a row."""
+        ...
+
+    def texts(self, batch: Batch) -> Batch:
+        """Text rows as `score` reads them, once a row."""
+        ...
+
+    def score(self, images: Batch, texts: Batch) -> Tensor:
+        """(images, texts): exact similarity of every image with every text of one block."""
+        ...
+
+    def score_pairs(self, images: Batch, texts: Batch) -> Tensor:
+        """(rows,): similarity of row i's image with row i's text."""
+        ...
+
+
+@runtime_checkable
+class Validated(Protocol):
+    """A head that looks at validation rows before `finish`, for example to choose a strength."""
+
+    def validate(self, batch: Batch) -> None:
+        """See one batch of the validation split."""
+        ...
+
+
+@runtime_checkable
+class Tempered(Protocol):
+    """A head that knows how sharp a text's scores are."""
+
+    def temperature(self, texts: Batch) -> Tensor:
+        """(rows,): the divisor of each text's scores before a softmax."""
+        ...
+
+
+@runtime_checkable
+class Mapped(Protocol):
+    """A head that says where in an image its score comes from."""
+
+    def maps(self, images: Batch, texts: Batch) -> Tensor:
+        """(rows, patches): each patch's share of row i's score."""
+        ...

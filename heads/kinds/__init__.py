@@ -1,0 +1,1 @@
+"""Head shelf: one file is one kind of head."""

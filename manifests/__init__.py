@@ -1,0 +1,1 @@
+"""Tables of what there is to encode: images, texts and how they belong together."""

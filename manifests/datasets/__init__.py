@@ -1,0 +1,1 @@
+"""Data set shelf: one file is one data set; its name is the name on the command line."""
