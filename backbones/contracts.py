@@ -18,7 +18,7 @@ class Objective(Protocol):
 
     Config: ClassVar[type[Config]]
 
-    def __init__(self, config: Config) -> None: ...
+    def __init__(self, config: Any) -> None: ...
 
     def loss(self, images: Tensor, texts: Tensor, columns: Mapping[str, Sequence[Any]]) -> dict[str, Tensor]:
         """Scalars by name, 'loss' the one to minimise; images (B, d), texts (B, K, d), raw embeddings."""

@@ -48,9 +48,7 @@ class Rows:
 
     def take(self, index: IntArray, image: IntArray) -> Rows:
         """Some rows, repeats allowed, under new image positions."""
-        return Rows(
-            [self.query_ids[i] for i in index], image, {name: v[index] for name, v in self.values.items()}
-        )
+        return Rows([self.query_ids[i] for i in index], image, {name: v[index] for name, v in self.values.items()})
 
 
 class Metric(Protocol):

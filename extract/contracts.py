@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from PIL import Image
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class Encoder(Protocol):
     Config: ClassVar[type[Config]]
     constants: Mapping[str, float]  # logit scale and bias, where the model has them
 
-    def __init__(self, model: str, config: Config) -> None: ...
+    def __init__(self, model: str, config: Any) -> None: ...
 
     def sides(self) -> tuple[Side, ...]:
         """Which sides the model encodes."""
@@ -70,7 +70,7 @@ class Encoder(Protocol):
         ...
 
     def outputs(self, side: Side) -> Mapping[str, ArraySpec]:
-        """Every output that the model can give, by name ("pooled", "tokens", "layer_06.mean"), with a row's shape."""
+        """Every output that the model can give, by name ("pooled", "tokens"), with the shape of a row."""
         ...
 
     def prepare(self, item: Item) -> Prepared:

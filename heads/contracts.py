@@ -94,7 +94,7 @@ class Head(Protocol):
     roles: ClassVar[Mapping[str, Role]]
     code: ClassVar[int]  # version: raised when the same config would give other weights
 
-    def __init__(self, config: Config, shapes: Shapes) -> None: ...
+    def __init__(self, config: Any, shapes: Shapes) -> None: ...
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Learn from one batch; scalars to log."""

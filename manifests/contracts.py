@@ -25,7 +25,7 @@ class Dataset(Protocol):
     source: ClassVar[str]  # where it is published
     licence: ClassVar[str]
 
-    def __init__(self, config: Config, root: Path | None, folder: Path) -> None: ...
+    def __init__(self, config: Any, root: Path | None, folder: Path) -> None: ...
 
     def image_root(self) -> Path:
         """The folder that image paths are relative to."""
