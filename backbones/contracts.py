@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,4 +22,13 @@ class Objective(Protocol):
 
     def loss(self, images: Tensor, texts: Tensor, columns: Mapping[str, Sequence[Any]]) -> dict[str, Tensor]:
         """Scalars by name, 'loss' the one to minimise; images (B, d), texts (B, K, d), raw embeddings."""
+        ...
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """An objective that has something to do after every step, for example to bound a scale."""
+
+    def after_step(self) -> None:
+        """Called after each optimizer step."""
         ...

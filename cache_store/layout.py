@@ -1,18 +1,42 @@
-"""Where features lie on disk, format 1, and the words for what a store holds."""
+"""Where features lie on disk, format 1, and the words for what a store holds.
+
+    CACHE/<manifest digest, 12 digits>/<encoder slug>.<side>.zarr/
+        zarr.json                    the group; attribute `vlpipe`: manifest, side, encoder, rows, block size
+        <output>/zarr.json           one array per output, (rows, *shape); attribute `vlpipe`: its fingerprint
+        <output>/c/<chunk>/0...      plain little-endian rows, then their crc32c in 4 bytes
+        content_hash/                uint8 (rows, 16): what was encoded, one chunk a block
+        status/                      uint8 (rows,): a `Status` each, one chunk a block
+        status/rows.parquet          the ids, in row order
+        status/blocks/<block>.json   the marker that commits a block
+        status/locks/<block>         what a block's writer holds; empty
+
+The last three stand inside the `status` array's folder because zarr-python (3.1), when it lists a group's members,
+warns about every child of the group's folder that is neither array nor group, hidden ones too; it never looks
+inside an array's folder. So opening, reading and `members()`, also to the bottom, are silent for a store.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from math import prod
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from vlpipe.foundation.errors import UsageError
 
 FORMAT = 1
 Side = Literal["image", "text"]
 DTYPES = ("float16", "float32")
+STATUS = "status"
+CONTENT_HASH = "content_hash"
+HASH_BYTES = 16
+CHUNK_BYTES = 16 << 20
+BLOCK_BYTES = 256 << 20
 
 
 class Status(IntEnum):
@@ -31,7 +55,7 @@ USABLE = (Status.OK, Status.CUT)
 class ArraySpec:
     """One output: the shape of one row, and the dtype it is kept in ('float16' or 'float32').
 
-    Raises `UsageError` for any other dtype.
+    Raises `UsageError` for any other dtype, and for a size below 1.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +64,13 @@ class ArraySpec:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype '{self.dtype}': the cache keeps {' or '.join(DTYPES)}")
+        if any(size < 1 for size in self.shape):
+            raise UsageError(f"rows of shape {self.shape}: expected every size to be at least 1")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def slug(spec: str) -> str:
@@ -58,3 +89,50 @@ def slug(spec: str) -> str:
 def store_path(cache: Path, manifest_digest: str, name: str, side: Side) -> Path:
     """`CACHE/<manifest digest, 12 digits>/<encoder slug>.<side>.zarr`; `name` is a spec or its slug."""
     return cache / manifest_digest[:12] / f"{slug(name)}.{side}.zarr"
+
+
+def check_output_name(name: str) -> None:
+    """An output's name is a folder beside `status`; raises `UsageError` when it cannot be one."""
+    if name in (STATUS, CONTENT_HASH) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", name):
+        raise UsageError(
+            f"output '{name}': expected letters, digits and . _ @ - only, and not '{STATUS}' or '{CONTENT_HASH}'"
+        )
+
+
+def rows_path(store: Path) -> Path:
+    """The table of ids."""
+    return store / STATUS / "rows.parquet"
+
+
+def marker_path(store: Path, block: int) -> Path:
+    """The file whose presence commits a block."""
+    return store / STATUS / "blocks" / f"{block}.json"
+
+
+def lock_path(store: Path, block: int) -> Path:
+    """The file that a block's writer holds locked."""
+    return store / STATUS / "locks" / str(block)
+
+
+def power_of_two(number: float) -> int:
+    """The largest power of two that is not above a number, at least 1."""
+    return 1 << max(0, int(number).bit_length() - 1)
+
+
+def default_block_rows(rows: int, outputs: Iterable[ArraySpec]) -> int:
+    """Rows per block: the unit of commit, locking, resume and of memory while encoding; a power of two.
+
+    About 32 blocks a set, so that a small set on a slow CPU still commits every few percent of its time, but
+    not under 64 rows (a few batches: below, syncing would cost more than encoding) nor over what fills one
+    chunk of the narrowest output (beyond, larger blocks only lose more work in a kill). Over all of these stands
+    memory: all outputs of a block fit 256 MiB; and a store is never padded to more than twice its rows.
+    """
+    sizes = [output.row_bytes for output in outputs]
+    near = power_of_two(rows / 32 * 2**0.5)  # the nearest power of two, in ratio
+    wanted = max(64, min(near, power_of_two(CHUNK_BYTES / min(sizes))))
+    return min(wanted, power_of_two(BLOCK_BYTES / sum(sizes)), power_of_two(2 * rows - 1))
+
+
+def default_chunk_rows(block_rows: int, row_bytes: int) -> int:
+    """Rows per chunk file: whole rows, about 16 MiB at most, a power of two that divides the block."""
+    return min(block_rows, power_of_two(CHUNK_BYTES / row_bytes))

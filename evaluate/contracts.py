@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
+from vlpipe.foundation.config import Config
 from vlpipe.foundation.shelf import Shelf
+
+if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
+    from torch import Tensor
+
+    Scores = Callable[[slice, slice], Tensor]
 
 METRICS = Shelf("vlpipe.evaluate.metrics", "metric")
 TASKS = Shelf("vlpipe.evaluate.tasks", "task")
 
 IntArray = npt.NDArray[np.int64]
-Scores = Callable[[slice, slice], Tensor]
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,16 @@ class Rows:
     bootstrap resamples; `values` are columns as long as `query_ids`.
     """
 
-    query_ids: Sequence[str]
+    query_ids: npt.NDArray[np.object_]
     image: IntArray
     values: Mapping[str, npt.NDArray[Any]]
 
+    def __len__(self) -> int:
+        return len(self.image)
+
     def take(self, index: IntArray, image: IntArray) -> Rows:
         """Some rows, repeats allowed, under new image positions."""
-        return Rows([self.query_ids[i] for i in index], image, {name: v[index] for name, v in self.values.items()})
+        return Rows(self.query_ids[index], image, {name: v[index] for name, v in self.values.items()})
 
 
 class Metric(Protocol):
@@ -59,16 +67,45 @@ class Metric(Protocol):
         ...
 
     def summarise(self, rows: Rows) -> dict[str, float]:
-        """Numbers by name; called again on resampled rows for the intervals."""
+        """Numbers by name; called again on resampled rows for the intervals.
+
+        A number that these rows do not define is left out, never NaN and never a perfect score.
+        """
+        ...
+
+    def counts(self, rows: Rows) -> dict[str, int]:
+        """How many rows (queries or images) stand behind each number of `summarise`."""
         ...
 
 
 class Task(Protocol):
-    """Which texts and images of a manifest answer a question, and the metrics that say how well."""
+    """Which texts and images of a manifest answer a question, and the metric that says how well."""
 
-    metrics: ClassVar[tuple[str, ...]]
-    roles: ClassVar[tuple[str, ...]]  # text roles that take part
+    Config: ClassVar[type[Config]]
+    code: ClassVar[int]  # version: raised when the same rows would give other numbers
+    roles: ClassVar[tuple[str, ...]]  # manifest roles of the texts that take part
+    headline: ClassVar[Mapping[str, str]]  # the numbers that a table shows, with the column titles
+    config: Any  # the resolved `Config`
+
+    def __init__(self, config: Any) -> None: ...
+
+    def metric(self) -> Metric:
+        """What turns the scores into rows and numbers."""
+        ...
 
     def check(self, inputs: Inputs) -> None:
         """Raise `VlpipeError` where the rows cannot answer the question."""
+        ...
+
+    def notes(self, numbers: Mapping[str, float]) -> list[str]:
+        """What a reader of these numbers must be told."""
+        ...
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A task with figures."""
+
+    def draw(self, evaluations: Sequence[Any], folder: Path) -> list[Path]:
+        """Figures of `answers.Evaluation`s of this task and one split, one a run; returns their paths."""
         ...

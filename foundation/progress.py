@@ -14,8 +14,8 @@ def silent(_: int) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Advance]:
-    """A bar over `total` steps; yields the function that moves it by a number of steps."""
+def progress(label: str, total: int | None) -> Iterator[Advance]:
+    """A bar over `total` steps (None: not known); yields the function that moves it by a number of steps."""
     if not sys.stderr.isatty():
         yield silent
         return

@@ -39,7 +39,8 @@ class Role:
 
     `kind` is a text's role in the manifest (caption, hard_negative, view:NAME, ...). `per_image` is how many
     texts of an image a step holds: 1 gives (rows, *shape), K gives (rows, K, *shape) with a mask where an
-    image has fewer, None all that any image has. An `optional` role may be missing from the manifest.
+    image has fewer, None all of them, as many columns as the image with the most has. An `optional` role may
+    be missing from the manifest.
     """
 
     side: Literal["image", "text"]
@@ -72,9 +73,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a head is built from: the shape of one row of each role."""
+    """What a head is built from: the shape of one row of each role, and the constants of its encoder.
+
+    `constants[role]` holds what the encoder that made the role's rows knows of itself ("logit_scale").
+    """
 
     rows: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def width(self, role: str) -> int:
         """Length of a role's row vector."""
@@ -121,12 +126,59 @@ class Head(Protocol):
         ...
 
 
+def roles_of(head: type[Head], config: HeadConfig) -> Mapping[str, Role]:
+    """The roles of a head under one config.
+
+    They are the class's `roles`, unless it has a class method `roles_for(config)`, for settings that decide what
+    is read (TPC's number of views).
+    """
+    chosen = getattr(head, "roles_for", None)
+    roles: Mapping[str, Role] = chosen(config) if chosen else head.roles
+    return roles
+
+
+def roles_on(roles: Mapping[str, Role], side: Literal["image", "text"]) -> list[str]:
+    """Names of the roles of one side, in the head's order."""
+    return [name for name, role in roles.items() if role.side == side]
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A head that must know how long training takes, for its learning rate or other schedules."""
+
+    def configure(self, total_steps: int) -> None:
+        """Called once, before the first `update`."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A head that carries more between epochs than its state dict: optimiser moments, running sums."""
+
+    def training_state(self) -> dict[str, Tensor]:
+        """Plain tensors by name, kept in the checkpoint and not in the finished run."""
+        ...
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `training_state` gave; called after `configure` and `load_state_dict`."""
+        ...
+
+
 @runtime_checkable
 class Validated(Protocol):
     """A head that looks at validation rows before `finish`, for example to choose a strength."""
 
     def validate(self, batch: Batch) -> None:
         """See one batch of the validation split."""
+        ...
+
+
+@runtime_checkable
+class Reported(Protocol):
+    """A head that has something to say of itself once it is finished: a chosen strength, dead latents."""
+
+    def report(self) -> dict[str, float]:
+        """Finite scalars for the run's status, beside those of the last epoch."""
         ...
 
 

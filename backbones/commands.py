@@ -1,0 +1,40 @@
+"""`vlpipe train-backbone`: train an encoder's towers on a manifest."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("train-backbone")
+@click.argument("objective")
+@click.option("--manifest", "manifest_path", required=True, metavar="DIR", help="Manifest to train on.")
+@click.option("--encoder", "spec", required=True, metavar="SPEC", help="Encoder whose towers learn.")
+@click.option("--out", required=True, metavar="DIR", help="Folder of the run; continues where it was interrupted.")
+@click.option("--config", "config_path", metavar="TOML", help="Settings.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, in TOML's grammar.")
+@click.option("--json", "as_json", is_flag=True, help="Print the last line of the log as JSON.")
+def train_backbone(
+    objective: str,
+    manifest_path: str,
+    spec: str,
+    out: str,
+    config_path: str | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Train whole towers with OBJECTIVE on a manifest's images and captions."""
+    import json
+    from pathlib import Path
+
+    from vlpipe.backbones.loop import LoopConfig
+    from vlpipe.backbones.train import train
+    from vlpipe.foundation.config import parse_sets, read_toml, resolve
+
+    layers = [read_toml(Path(config_path))] if config_path else []
+    config = resolve(LoopConfig, *layers, parse_sets(sets))
+    result = train(objective, Path(manifest_path), spec, Path(out), config)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in result.items() if isinstance(value, int | float))
+    click.echo(f"{result['weights']}: {numbers}")

@@ -1,0 +1,199 @@
+"""The one training loop of whole models: seeded, resumable, for any objective and any encoder's towers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from vlpipe.backbones.contracts import Objective, Stepped
+from vlpipe.backbones.data import IntArray, Order, Pairs, take
+from vlpipe.backbones.state import modules, parameters, restore, save_state, save_weights
+from vlpipe.foundation.config import Config
+from vlpipe.foundation.files import append_line, write_atomic
+from vlpipe.foundation.progress import progress
+
+LOG = "log.jsonl"
+WARM_UP, TRAINING, CAPTIONS = 1, 2, 3  # purposes of random numbers, so that none are used twice
+
+
+class LoopConfig(Config):
+    """How to train. Steps are optimizer steps; the shares are of `steps`."""
+
+    seed: int = Field(default=0, ge=0)
+    steps: int = Field(default=3200, ge=1)
+    batch_size: int = Field(default=128, ge=2)
+    captions: int = Field(default=1, ge=1)  # K, texts of an image that a step sees
+    lr: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)  # of matrices; never of biases, norms and scales
+    warmup: float = Field(default=0.05, ge=0, le=1)  # share of the steps over which the rate grows
+    clip_norm: float = Field(default=1.0, gt=0)
+    text_warmup_steps: int = Field(default=0, ge=0)  # first, the text tower alone: two captions of one image
+    text_warmup_batch: int = Field(default=256, ge=2)
+    text_frozen: float = Field(default=0.0, ge=0, le=1)  # share of the steps in which the text tower rests
+    save_every: int = Field(default=200, ge=1)  # steps between validations, which are also resumed from
+    threads: int = Field(default=1, ge=1)  # of one operation; bits are the same for the same number
+    objective: dict[str, Any] = Field(default_factory=dict)  # the objective's own settings
+    encoder: dict[str, Any] = Field(default_factory=dict)  # the encoder's own settings
+
+
+def learning_rate(step: int, steps: int, config: LoopConfig) -> float:
+    """Linear growth over the first share of `steps`, then half a cosine to 0."""
+    grown = max(1, math.ceil(config.warmup * steps))
+    if step < grown:
+        return config.lr * (step + 1) / grown
+    return config.lr * (1 + math.cos(math.pi * (step - grown) / max(1, steps - grown))) / 2
+
+
+class Loop:
+    """Trains the two towers and the objective on pairs, and keeps the run in a folder.
+
+    The folder holds `weights.safetensors` (of the lowest validation loss; the last where there is nothing to
+    validate on), `log.jsonl`, and `state.safetensors`, from which the same call continues after an interruption
+    as if there had been none.
+    """
+
+    def __init__(
+        self, config: LoopConfig, towers: Mapping[str, nn.Module], objective: Objective, run: str
+    ) -> None:
+        self.config = config
+        self.towers = towers
+        self.objective = objective
+        self.run_digest = run
+        self.parts = modules(towers, cast(nn.Module, objective))
+        every = parameters(self.parts)
+        groups = [
+            {"params": [p for p in every.values() if p.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in every.values() if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self.device = next(iter(every.values())).device
+        self.optimizer = torch.optim.AdamW(groups, lr=config.lr)
+
+    def train(self, pairs: Pairs, held_out: Pairs | None, folder: Path) -> dict[str, float]:
+        """All steps that the folder's state does not have yet; the last line of the log.
+
+        Raises `VlpipeError` when there are fewer images than a batch needs, or no image has two captions and the
+        text tower is to be warmed up; `StaleError` when the folder holds another run.
+        """
+        torch.set_num_threads(self.config.threads)
+        done = restore(folder, self.parts, self.optimizer, self.run_digest)
+        lines = _kept_log(folder, done.step)
+        warm, total = self.config.text_warmup_steps, self.config.text_warmup_steps + self.config.steps
+        step_of = self._steps(pairs)
+        losses: list[float] = []
+        with progress("training", total) as advance:
+            advance(done.step)
+            for step in range(done.step, total):
+                losses.append(step_of[step >= warm](step if step < warm else step - warm))
+                advance(1)
+                if (step + 1) % self.config.save_every and step + 1 != total:
+                    continue
+                value = self.validate(held_out) if held_out is not None and step >= warm else None
+                line = {"step": step + 1, "phase": self._phase(step), "loss": float(np.mean(losses))}
+                lines.append(line if value is None else {**line, "validation_loss": value})
+                losses.clear()
+                if value is None or value < done.best:
+                    done.best = done.best if value is None else value
+                    save_weights(folder, self.parts)
+                done.step = step + 1
+                append_line(folder / LOG, lines[-1])
+                save_state(folder, self.parts, self.optimizer, done)
+        return {**lines[-1], "best_validation_loss": done.best}
+
+    def _phase(self, step: int) -> str:
+        if step < self.config.text_warmup_steps:
+            return "text warm-up"
+        return "text frozen" if self._frozen(step - self.config.text_warmup_steps) else "both"
+
+    def _frozen(self, step: int) -> bool:
+        return step < round(self.config.text_frozen * self.config.steps)
+
+    def _steps(self, pairs: Pairs) -> tuple[Callable[[int], float], Callable[[int], float]]:
+        """What to do in a step of the text warm-up, and in one of the training itself."""
+        seed = self.config.seed
+        order = Order(np.arange(len(pairs)), self.config.batch_size, [seed, TRAINING])
+        if not self.config.text_warmup_steps:
+            return (lambda step: 0.0), lambda step: self._training_step(pairs, order.at(step), step)
+        two = Order(pairs.with_captions(2), self.config.text_warmup_batch, [seed, WARM_UP])
+        return (
+            lambda step: self._warm_up_step(pairs, two.at(step), step),
+            lambda step: self._training_step(pairs, order.at(step), step),
+        )
+
+    def _warm_up_step(self, pairs: Pairs, rows: IntArray, step: int) -> float:
+        """Two captions of an image find each other, so that words are told apart before images count."""
+        self._learning(text=True, image=False, objective=False)
+        self._seed(WARM_UP, step)
+        picked = pairs.captions(rows, 2, np.random.default_rng([self.config.seed, CAPTIONS, WARM_UP, step]))
+        texts = self._texts(pairs, picked)
+        losses = self.objective.loss(texts[:, 0], texts[:, 1:], _columns(pairs, rows))
+        return self._descend(losses, learning_rate(step, self.config.text_warmup_steps, self.config))
+
+    def _training_step(self, pairs: Pairs, rows: IntArray, step: int) -> float:
+        self._learning(text=not self._frozen(step), image=True, objective=True)
+        self._seed(TRAINING, step)
+        rng = np.random.default_rng([self.config.seed, CAPTIONS, TRAINING, step])
+        picked = pairs.captions(rows, self.config.captions, rng)
+        images = self.towers["image"](take(pairs.images, rows, self.device))
+        losses = self.objective.loss(images, self._texts(pairs, picked), _columns(pairs, rows))
+        return self._descend(losses, learning_rate(step, self.config.steps, self.config))
+
+    def _texts(self, pairs: Pairs, picked: IntArray) -> Tensor:
+        """(rows, K, d) of text positions (rows, K)."""
+        embedded: Tensor = self.towers["text"](take(pairs.texts, picked, self.device))
+        return embedded.view(*picked.shape, -1)
+
+    def _descend(self, losses: Mapping[str, Tensor], rate: float) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(losses["loss"])
+        nn.utils.clip_grad_norm_(parameters(self.parts).values(), self.config.clip_norm)
+        self.optimizer.step()
+        if isinstance(self.objective, Stepped):
+            self.objective.after_step()
+        return losses["loss"].item()
+
+    def _learning(self, **parts: bool) -> None:
+        for part, learns in parts.items():
+            self.parts[part].train(learns).requires_grad_(learns)
+
+    def _seed(self, purpose: int, step: int) -> None:
+        """Random layers draw by step, so that an interrupted run draws the same."""
+        torch.manual_seed(int(np.random.default_rng([self.config.seed, purpose, step]).integers(2**62)))
+
+    @torch.no_grad()
+    def validate(self, pairs: Pairs) -> float:
+        """The objective's loss over whole batches of held-out images, always the same captions."""
+        for module in self.parts.values():
+            module.eval()
+        batch = min(self.config.batch_size, len(pairs))
+        order = Order(np.arange(len(pairs)), batch, [self.config.seed, CAPTIONS])
+        rng = np.random.default_rng([self.config.seed, CAPTIONS])
+        values = []
+        for rows in (order.at(step) for step in range(len(pairs) // batch)):
+            images = self.towers["image"](take(pairs.images, rows, self.device))
+            texts = self._texts(pairs, pairs.captions(rows, self.config.captions, rng))
+            values.append(self.objective.loss(images, texts, _columns(pairs, rows))["loss"].item())
+        return float(np.mean(values))
+
+
+def _columns(pairs: Pairs, rows: IntArray) -> dict[str, list[Any]]:
+    return {name: [values[i] for i in rows] for name, values in pairs.columns.items()}
+
+
+def _kept_log(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The log's lines up to a step; later ones, whose state was not saved, are dropped from the file."""
+    path = folder / LOG
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    kept = [line for line in lines if line["step"] <= step]
+    if len(kept) < len(lines):
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+    return kept

@@ -1,0 +1,85 @@
+"""A store's ids, in row order, as one Arrow array: two million cost tens of megabytes, not hundreds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from vlpipe.cache_store.errors import CorruptCacheError, RowsError
+from vlpipe.cache_store.layout import rows_path
+
+Ids = Any  # pa.LargeStringArray; pyarrow has no types
+
+
+def as_ids(ids: Sequence[str] | Any) -> Ids:
+    """Any sequence of texts, also an Arrow one, as one Arrow array of ids.
+
+    Raises `RowsError` when there are none or one comes twice.
+    """
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    array = ids.cast(pa.large_string()) if isinstance(ids, pa.Array) else pa.array(ids, pa.large_string())
+    if not len(array) or array.null_count:
+        raise RowsError(f"{len(array)} ids of which {array.null_count} null: expected at least one, each a text")
+    if pc.count_distinct(array).as_py() != len(array):
+        counts = pc.value_counts(array)
+        twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+        first, second = np.flatnonzero(pc.equal(array, twice))[:2]
+        raise RowsError(f"id '{twice}' stands at rows {first} and {second}; ids must be unique")
+    return array
+
+
+def ids_digest(ids: Ids) -> str:
+    """SHA-256 over every id's length and all their bytes: of the ids themselves, not of the file they lie in."""
+    offsets = np.frombuffer(ids.buffers()[1], np.int64)[ids.offset : ids.offset + len(ids) + 1]
+    text = memoryview(ids.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+    return hashlib.sha256(np.diff(offsets).astype("<i8").tobytes() + text.tobytes()).hexdigest()
+
+
+def parquet_bytes(ids: Ids) -> bytes:
+    """The table `rows.parquet`, one column `id`; the same bytes for the same ids and pyarrow."""
+    buffer = BytesIO()
+    pq.write_table(pa.table({"id": ids}), buffer)
+    return buffer.getvalue()
+
+
+def file_seal(data: bytes) -> str:
+    """SHA-256 of the file's bytes, compared before it is parsed: Parquet readers can crash on a damaged one."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_ids(store: Path, seal: str, rows: int) -> Ids:
+    """The ids of a store; raises `CorruptCacheError`."""
+    path = rows_path(store)
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        data = b""
+    if file_seal(data) != seal:
+        raise CorruptCacheError(
+            f"'{path}' is missing or damaged; the ids of rows 0 to {rows - 1} are in doubt: run the same "
+            "`vlpipe extract` again, it writes the table anew"
+        )
+    table = pq.read_table(pa.BufferReader(data))
+    return table.column("id").cast(pa.large_string()).combine_chunks()
+
+
+def positions_of(ids: Ids, asked: Sequence[str]) -> NDArray[np.int64]:
+    """The row of each asked id; raises `RowsError` that names the first unknown ones."""
+    found = pc.index_in(pa.array(asked, pa.large_string()), value_set=ids)
+    if found.null_count:
+        unknown = [asked[i] for i in np.flatnonzero(found.is_null())[:3]]
+        raise RowsError(
+            f"{found.null_count} of {len(asked)} ids are not in the store, first {unknown}; expected ids such as "
+            f"'{ids[0]}' of the same manifest"
+        )
+    return np.asarray(found, dtype=np.int64)

@@ -1,0 +1,96 @@
+"""Opening a store for writing: made, grown by outputs, or refused field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from vlpipe.cache_store.arrays import StoredArray
+from vlpipe.cache_store.durable import write_durable
+from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError, writing
+from vlpipe.cache_store.fingerprint import Fingerprint, differences
+from vlpipe.cache_store.group import Group, add_output, create_store
+from vlpipe.cache_store.ids import Ids, parquet_bytes, read_ids
+from vlpipe.cache_store.layout import (
+    CONTENT_HASH,
+    STATUS,
+    ArraySpec,
+    check_output_name,
+    default_block_rows,
+    power_of_two,
+    rows_path,
+)
+from vlpipe.foundation.errors import UsageError
+
+
+def open_for_writing(
+    path: Path, asked: Group, ids: Ids, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
+) -> tuple[Group, dict[str, StoredArray]]:
+    """The store's group, and its arrays of these outputs, of status and of content hash."""
+    if not path.exists():
+        create_store(path, asked, ids)
+    group = Group.open(path)
+    _refuse(path, differences(_group_fields(group), _group_fields(asked)))
+    _mend_ids(path, group, ids)
+    wanted = {name: _array_fields(spec.shape, spec.dtype, fingerprints[name]) for name, spec in outputs.items()}
+    _refuse_foreign_outputs(path, wanted)
+    for name, spec in outputs.items():
+        if not (path / name).exists():
+            add_output(path, name, group, spec, fingerprints[name])
+    _refuse_foreign_outputs(path, wanted)  # another process may have added one since
+    return group, {name: StoredArray.open(path / name) for name in (*outputs, STATUS, CONTENT_HASH)}
+
+
+def checked_block_rows(block_rows: int | None, rows: int, outputs: Mapping[str, ArraySpec]) -> int:
+    """The asked or the default rows per block; raises `UsageError` for unusable outputs or block sizes."""
+    if not outputs:
+        raise UsageError("no outputs asked for; expected at least one, for example --output pooled")
+    for name in outputs:
+        check_output_name(name)
+    if block_rows is None:
+        return default_block_rows(rows, outputs.values())
+    if block_rows < 1 or block_rows != power_of_two(block_rows):
+        raise UsageError(f"{block_rows} rows per block: expected a power of two")
+    return block_rows
+
+
+def _group_fields(group: Group) -> dict[str, str]:
+    constants = {f"constants.{name}": repr(value) for name, value in group.constants.items()}
+    return {
+        "manifest": group.manifest,
+        "side": group.side,
+        "ids": f"{group.rows} rows of digest {group.ids[:12]}",
+        **constants,
+    }
+
+
+def _array_fields(shape: tuple[int, ...], dtype: str, fingerprint: Fingerprint) -> dict[str, str]:
+    return {**fingerprint, "shape": str(shape), "dtype": dtype}
+
+
+def _refuse_foreign_outputs(path: Path, wanted: Mapping[str, Fingerprint]) -> None:
+    found: list[str] = []
+    for name, fields in wanted.items():
+        if (path / name).exists():
+            array = StoredArray.open(path / name)
+            cached = _array_fields(array.shape, array.dtype.name, array.fingerprint)
+            found += [f"{name}.{difference}" for difference in differences(cached, fields)]
+    _refuse(path, found)
+
+
+def _refuse(path: Path, found: list[str]) -> None:
+    if found:
+        raise StaleCacheError(
+            f"'{path}' was made from something else: {'; '.join(found)}. Keep both with --as NAME, or use another "
+            "--cache"
+        )
+
+
+def _mend_ids(path: Path, group: Group, ids: Ids) -> None:
+    """Write a lost or damaged table of ids anew: the asked ids are proved to be the store's by their digest."""
+    try:
+        read_ids(path, group.table, group.rows)
+    except CorruptCacheError:
+        with writing(path):
+            write_durable(rows_path(path), [parquet_bytes(ids)])
+        read_ids(path, group.table, group.rows)

@@ -1,0 +1,165 @@
+"""One evaluation's numbers: rows kept with the run, entries in the ledger, nothing done twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vlpipe.evaluate import results
+from vlpipe.evaluate.bootstrap import Bootstrap
+from vlpipe.evaluate.contracts import Inputs, Rows, Task
+from vlpipe.evaluate.results import LEDGER, Entry, Provenance
+from vlpipe.evaluate.saved import read_rows, write_rows
+from vlpipe.foundation.files import digest
+
+if TYPE_CHECKING:
+    from vlpipe.heads.folder import Run
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One run's numbers for one task: ledger entries by metric, the per-query rows, what to tell the reader.
+
+    `reused`: all was there already and nothing was computed or appended.
+    """
+
+    run: str
+    task: str
+    split: str
+    entries: Mapping[str, Entry]
+    rows: Rows
+    path: Path
+    reused: bool
+    notes: list[str]
+    made_by: Task
+
+
+@dataclass(frozen=True)
+class Question:
+    """One evaluation: what decides it, where its rows lie, and its numbers."""
+
+    run: Run
+    task_name: str
+    task: Task
+    split: str
+    bootstrap: Bootstrap
+    manifest: str  # digest
+
+    def answer(self, inputs: Inputs) -> Evaluation:
+        """The numbers, from the kept rows where they answer the same question."""
+        self.task.check(inputs)
+        identity = self.identity(inputs)
+        path = self.path(identity)
+        ledger = self.run.folder.parent / LEDGER
+        rows = _kept(path, identity)
+        entries = _recorded(ledger, digest(identity)) if rows is not None else {}
+        names = set(self.task.metric().summarise(rows)) if rows is not None else set()
+        reused = rows is not None and names == set(entries)
+        if rows is None:
+            rows = self.task.metric().rows(inputs)
+            write_rows(path, rows, inputs.image_ids, identity)
+        if not reused:
+            entries = self.entries(rows, digest(identity))
+            results.append(ledger, entries.values())
+        notes = self.task.notes({name: entry.value for name, entry in entries.items()})
+        return Evaluation(self.run.id, self.task_name, self.split, entries, rows, path, reused, notes, self.task)
+
+    def identity(self, inputs: Inputs) -> dict[str, Any]:
+        """All that decides the rows and the numbers."""
+        return {
+            "run": self.run.id,
+            "weights": self.run.status["weights"],
+            "task": self.task_name,
+            "split": self.split,
+            "code": self.task.code,
+            "version": version("vlpipe"),
+            "options": self.options,
+            "bootstrap": asdict(self.bootstrap),
+            "manifest": self.manifest,
+            "ids": digest([list(inputs.image_ids), list(inputs.text_ids)]),
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The task's settings, resolved."""
+        settings: dict[str, Any] = self.task.config.model_dump(mode="json")
+        return settings
+
+    def path(self, identity: Mapping[str, Any]) -> Path:
+        """`rows-TASK-SPLIT.parquet`; another manifest or other options have a name of their own."""
+        plain = self.options == type(self.task).Config().model_dump(mode="json")
+        own = plain and self.manifest == self.run.manifest_digest
+        suffix = "" if own else "-" + digest([self.options, self.manifest])[:8]
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self.task_name}-{self.split}")
+        return self.run.folder / f"rows-{name}{suffix}.parquet"
+
+    def entries(self, rows: Rows, evaluation: str) -> dict[str, Entry]:
+        """A ledger entry for each number."""
+        metric = self.task.metric()
+        intervals = self.bootstrap.intervals(rows, metric.summarise)
+        counts = metric.counts(rows)
+        shared: dict[str, Any] = {
+            "run": self.run.id,
+            "task": self.task_name,
+            "split": self.split,
+            "provenance": self.provenance(evaluation),
+            "version": version("vlpipe"),
+            "commit": commit(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return {
+            name: Entry(
+                metric=name, value=value, interval=_listed(intervals.get(name)), rows=counts[name], **shared
+            )
+            for name, value in metric.summarise(rows).items()
+        }
+
+    def provenance(self, evaluation: str) -> Provenance:
+        """What the numbers were made from."""
+        return Provenance(
+            evaluation=evaluation,
+            kind=self.run.kind,
+            config=dict(self.run.config),
+            sources=dict(self.run.sources),
+            fingerprints=digest(self.run.fingerprints),
+            manifest=self.manifest,
+            options=self.options,
+            bootstrap=asdict(self.bootstrap),
+        )
+
+
+def _kept(path: Path, identity: Mapping[str, Any]) -> Rows | None:
+    if not path.exists():
+        return None
+    rows, found = read_rows(path)
+    return rows if found == identity else None
+
+
+def _recorded(ledger: Path, evaluation: str) -> dict[str, Entry]:
+    entries = results.read(ledger)
+    return {entry.metric: entry for entry in entries if entry.provenance.evaluation == evaluation}
+
+
+def _listed(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def commit() -> str | None:
+    """The checkout's commit, with `-dirty` where files differ from it; None for an installed package."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,149 @@
+"""`vlpipe eval` and `vlpipe results`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vlpipe.foundation.errors import UsageError, VlpipeError
+
+if TYPE_CHECKING:
+    from vlpipe.evaluate.answers import Evaluation
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+RUNS = click.option(
+    "--runs", type=FOLDER, default=Path("runs"), envvar="VLPIPE_RUNS", show_default=True, help="Folder of runs."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+FULL = click.option("--full", is_flag=True, help="Every number, not the main ones only.")
+
+
+@click.command("eval")
+@click.option("--run", "run_ids", multiple=True, metavar="ID", help="A finished run; may be given several times.")
+@click.option("--all", "every", is_flag=True, help="Every finished run.")
+@click.option("--task", default="retrieval", show_default=True, help="See `vlpipe list tasks`.")
+@click.option("--split", default="test", show_default=True, help="Which images, by the run's split rule; or all.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the task, e.g. ks=[1,5]."
+)
+@RUNS
+@click.option("--manifest", type=FOLDER, help="Another manifest than the run's own.")
+@click.option("--cache", type=FOLDER, envvar="VLPIPE_CACHE", help="Another cache than the run's own.")
+@click.option("--figures", type=FOLDER, help="Folder of the figures.  [default: RUNS/figures]")
+@FULL
+@JSON
+def evaluate(
+    run_ids: tuple[str, ...],
+    every: bool,
+    task: str,
+    split: str,
+    assignments: tuple[str, ...],
+    runs: Path,
+    manifest: Path | None,
+    cache: Path | None,
+    figures: Path | None,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Measure finished runs; numbers go to the ledger.
+
+    Prints a table with bootstrap intervals, draws figures, keeps a row a query with each run, and adds the
+    numbers to RUNS/results.jsonl. An evaluation that was done before is not done again.
+    """
+    from vlpipe.evaluate import run
+    from vlpipe.foundation.config import parse_sets
+
+    options = parse_sets(assignments)
+    done = []
+    for run_id in _chosen(runs, run_ids, every):
+        done.append(run.evaluate(runs, run_id, task, split, manifest=manifest, cache=cache, options=options))
+        _tell(done[-1])
+    drawn = _draw(done, figures or runs / "figures")
+    if as_json:
+        click.echo(json.dumps({"evaluations": [_as_json(e) for e in done], "figures": [str(p) for p in drawn]}))
+        return
+    from vlpipe.evaluate.results import by_run
+    from vlpipe.evaluate.tables import print_table
+
+    print_table(by_run([entry for evaluation in done for entry in evaluation.entries.values()]), full)
+    for path in drawn:
+        click.echo(f"figure: {path}", err=True)
+
+
+def _chosen(runs: Path, run_ids: Sequence[str], every: bool) -> list[str]:
+    from vlpipe.heads.runs import Run
+
+    if every == bool(run_ids):
+        raise UsageError("which runs? give --run ID, once or more, or --all")
+    if not every:
+        return list(dict.fromkeys(run_ids))
+    finished = [run.id for run in Run.list(runs) if run.state == "finished"]
+    if not finished:
+        raise VlpipeError(
+            f"no finished run in '{runs}'; train one with vlpipe train-head, or name the folder by --runs"
+        )
+    return finished
+
+
+def _tell(evaluation: Evaluation) -> None:
+    """On stderr: what was not computed again, and what a reader must know."""
+    if evaluation.reused:
+        click.echo(f"{evaluation.run}: evaluated before, nothing computed again ({evaluation.path})", err=True)
+    for note in evaluation.notes:
+        click.echo(f"warning: {evaluation.run}: {note}", err=True)
+
+
+def _draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
+    from vlpipe.evaluate.contracts import Drawn
+
+    task = evaluations[0].made_by
+    return task.draw(evaluations, folder) if isinstance(task, Drawn) else []
+
+
+def _as_json(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "run": evaluation.run,
+        "task": evaluation.task,
+        "split": evaluation.split,
+        "reused": evaluation.reused,
+        "notes": evaluation.notes,
+        "rows": str(evaluation.path),
+        "metrics": {
+            name: {"value": entry.value, "interval": entry.interval, "rows": entry.rows}
+            for name, entry in evaluation.entries.items()
+        },
+    }
+
+
+@click.command("results")
+@RUNS
+@click.option("--task", help="Numbers of one task only.")
+@click.option("--over-seeds", is_flag=True, help="Mean and deviation over runs that differ in their seed only.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
+@FULL
+@JSON
+def results(runs: Path, task: str | None, over_seeds: bool, as_markdown: bool, full: bool, as_json: bool) -> None:
+    """Show the ledger's numbers as a table.
+
+    Of each number the latest in RUNS/results.jsonl counts.
+    """
+    from vlpipe.evaluate import results as ledger
+    from vlpipe.evaluate.tables import markdown, print_table
+
+    path = runs / ledger.LEDGER
+    entries = [e for e in ledger.latest(ledger.read(path)) if task in (None, e.task)]
+    if as_json:
+        click.echo(json.dumps([entry.model_dump() for entry in entries], ensure_ascii=False))
+        return
+    if not entries:
+        of = f" of task '{task}'" if task else ""
+        raise VlpipeError(f"'{path}' holds no results{of}; make some with vlpipe eval --all --runs {runs}")
+    lines = ledger.over_seeds(entries) if over_seeds else ledger.by_run(entries)
+    if as_markdown:
+        click.echo(markdown(lines, full))
+    else:
+        print_table(lines, full)

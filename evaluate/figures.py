@@ -1,0 +1,142 @@
+"""Figures of retrieval: recalls with intervals, and how much a rank depends on the caption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
+
+from vlpipe.evaluate.answers import Evaluation
+from vlpipe.evaluate.metrics.retrieval import T2I, per_image_sensitivity
+
+# Okabe and Ito's colours, told apart with every kind of colour vision; the order keeps lightness varied.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+STYLES = ("-", "--", ":")
+MOST = len(COLOURS) * len(STYLES)
+LOOK: Any = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+TITLES = {"i2t": "Image to text", "t2i": "Text to image"}
+
+
+def draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
+    """Both figures as PNG files; returns their paths. All evaluations are of one task and split.
+
+    With more than 21 runs the first 21 are shown, which is what the colours and line styles can tell apart.
+    """
+    evaluations = evaluations[:MOST]
+    stem = f"{evaluations[0].task}-{evaluations[0].split}"
+    with mpl.rc_context(LOOK):
+        return [
+            _save(recalls(evaluations), folder / f"{stem}-recall.png"),
+            _save(sensitivity(evaluations), folder / f"{stem}-caption-sensitivity.png"),
+        ]
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None})  # no version: equal input, equal bytes
+    return path
+
+
+def recalls(evaluations: Sequence[Evaluation]) -> Figure:
+    """Recall@K both ways, a group of bars for each K, bootstrap intervals as error bars."""
+    figure = Figure(figsize=(10, 4.4))
+    axes = figure.subplots(1, 2, sharey=True)
+    for side, (direction, title) in zip(axes, TITLES.items(), strict=True):
+        _recall_bars(side, evaluations, direction)
+        side.set_title(title)
+        side.grid(axis="x", visible=False)
+    axes[0].set_ylabel("queries with a match in the top K (%)")
+    _legend(figure, axes[0], evaluations, "lines: 95 % bootstrap intervals over images")
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes, evaluations: Sequence[Evaluation], note: str) -> None:
+    """The runs' names under the figure, and what the marks mean."""
+    entries = axes.get_legend_handles_labels()
+    title = f"{evaluations[0].task}, split {evaluations[0].split}; {note}"
+    figure.legend(*entries, loc="outside lower center", ncols=min(3, len(evaluations)), title=title)
+
+
+def _recall_bars(axes: Axes, evaluations: Sequence[Evaluation], direction: str) -> None:
+    start = f"{direction}_recall@"
+    entries = evaluations[0].entries
+    ks = sorted(int(m.removeprefix(start)) for m in entries if m.startswith(start) and m[-1].isdigit())
+    width = 0.8 / len(evaluations)
+    for place, evaluation in enumerate(evaluations):
+        found = [evaluation.entries[f"{start}{k}"] for k in ks]
+        values = np.array([100 * entry.value for entry in found])
+        ends = np.array([[100 * end for end in entry.interval or [entry.value] * 2] for entry in found])
+        at = np.arange(len(ks)) + (place - (len(evaluations) - 1) / 2) * width
+        hatch = ("", "//", "..")[place // len(COLOURS)]
+        axes.bar(
+            at, values, 0.92 * width, color=_colour(place), label=evaluation.run, hatch=hatch, edgecolor="white"
+        )
+        errors = np.abs(ends.T - values)
+        axes.errorbar(at, values, errors, fmt="none", ecolor="#333333", elinewidth=1, capsize=min(3, 12 * width))
+        if len(evaluations) <= 3:
+            for x, value, high in zip(at, values, ends[:, 1], strict=True):
+                axes.annotate(
+                    f"{value:.1f}", (x, high), (0, 3), textcoords="offset points", ha="center", fontsize=9
+                )
+    axes.set_xticks(np.arange(len(ks)), [f"Recall@{k}" for k in ks])
+    axes.set_ylim(bottom=0)
+
+
+def sensitivity(evaluations: Sequence[Evaluation]) -> Figure:
+    """Share of images whose RankStd and WorstGap stay under a value (TPC, Eq. 67), a curve for each run."""
+    figure = Figure(figsize=(10, 4.4))
+    axes = figure.subplots(1, 2, sharey=True)
+    names = ("RankStd: standard deviation", "WorstGap: largest minus smallest")
+    found = [_per_image(evaluation) for evaluation in evaluations]
+    for side, (axis, name) in enumerate(zip(axes, names, strict=True)):
+        for place, (evaluation, values) in enumerate(zip(evaluations, found, strict=True)):
+            _curve(axis, values[side], evaluation.run, place)
+        axis.set_xscale("symlog", linthresh=1)
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.set_xlim(left=0)
+        axis.set_ylim(0, 102)
+        axis.set_title(name)
+        axis.set_xlabel("ranks, over the captions of one image")
+    axes[0].set_ylabel("images at or under (%)")
+    _legend(figure, axes[0], evaluations, "dots: means over images")
+    return figure
+
+
+def _curve(axes: Axes, values: np.ndarray, label: str, place: int) -> None:
+    """A distribution function, with a dot at the mean."""
+    if not len(values):
+        return
+    ordered = np.sort(values)
+    share = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
+    style = STYLES[place // len(COLOURS)]
+    start = (np.concatenate([[0.0], ordered]), np.concatenate([[0.0], share]))
+    axes.step(*start, where="post", color=_colour(place), linestyle=style, linewidth=1.8, label=label)
+    mean = float(ordered.mean())
+    height = 100 * float(np.mean(ordered <= mean))
+    axes.plot(mean, height, "o", color=_colour(place), markeredgecolor="white", markersize=8, clip_on=False)
+
+
+def _per_image(evaluation: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+    rows = evaluation.rows
+    asked = rows.values["direction"] == T2I
+    return per_image_sensitivity(rows.values["rank"][asked], rows.image[asked])
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]

@@ -1,0 +1,96 @@
+"""Results as a table on a terminal or in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from vlpipe.evaluate.bootstrap import Spread
+from vlpipe.evaluate.contracts import TASKS
+from vlpipe.evaluate.results import Entry, Line
+from vlpipe.foundation.errors import UnknownNameError, UsageError
+
+Number = Entry | Spread
+PIPE_WIDTH = 200  # characters, where there is no terminal to ask
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is kept as a share in [0, 1] and shown in percent."""
+    return "recall" in metric or "accuracy" in metric
+
+
+def columns_of(lines: Sequence[Line], every: bool = False) -> dict[str, str]:
+    """Metrics to show, with titles: the tasks' headlines, or every number that the lines hold."""
+    titles: dict[str, str] = {}
+    for task in dict.fromkeys(line.task for line in lines):
+        titles |= _headline(task)
+    held = dict.fromkeys(metric for line in lines for metric in line.numbers)
+    if every or not any(metric in titles for metric in held):
+        return {metric: titles.get(metric, metric) for metric in held}
+    return {metric: title for metric, title in titles.items() if metric in held}
+
+
+def _headline(task: str) -> Mapping[str, str]:
+    """A task's own choice; none for a task of another version or from outside that is not here."""
+    try:
+        headline: Mapping[str, str] = TASKS.load(task).headline
+    except (UnknownNameError, UsageError):
+        return {}
+    return headline
+
+
+def shown(metric: str, number: Number | None) -> tuple[str, str]:
+    """A number and its uncertainty as text: '55.2' and '50.8 to 59.6', or '± 0.4 (n = 3)'."""
+    if number is None:
+        return "", ""
+    scale = 100.0 if is_share(metric) else 1.0
+    if isinstance(number, Spread):
+        value, std = number.mean, number.std
+        return f"{value * scale:.1f}", "n = 1" if std is None else f"± {std * scale:.1f} (n = {number.n})"
+    if number.interval is None:
+        return f"{number.value * scale:.1f}", ""
+    low, high = number.interval
+    return f"{number.value * scale:.1f}", f"{low * scale:.1f} to {high * scale:.1f}"
+
+
+def caption(lines: Sequence[Line]) -> str:
+    """What the numbers and what stands beside them are."""
+    seeds = any(isinstance(n, Spread) for line in lines for n in line.numbers.values())
+    beside = "± sample standard deviation over seeds" if seeds else "95 % bootstrap interval over images"
+    return f"Recall in percent, ranks from 1, ties count against the query; {beside}."
+
+
+def print_table(lines: Sequence[Line], every: bool = False) -> None:
+    """The table on stdout, each number over its uncertainty."""
+    titles = columns_of(lines, every)
+    table = Table(caption=caption(lines), caption_justify="left")
+    table.add_column("run", overflow="fold")
+    table.add_column("task, split")
+    for title in titles.values():
+        table.add_column(title, justify="right")
+    for line in lines:
+        cells = ["\n[dim]".join(filter(None, shown(m, line.numbers.get(m)))) for m in titles]
+        table.add_row(line.name, f"{line.task}\n{line.split}", *cells)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    console.print(table)
+
+
+def markdown(lines: Sequence[Line], every: bool = False) -> str:
+    """The same table in Markdown."""
+    titles = columns_of(lines, every)
+    head = ["run", "task", "split", *titles.values()]
+    text = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * len(titles)) + " |"]
+    for line in lines:
+        cells = [_in_line(*shown(m, line.numbers.get(m))) for m in titles]
+        text.append("| " + " | ".join([line.name, line.task, line.split, *cells]) + " |")
+    return "\n".join([*text, "", caption(lines)])
+
+
+def _in_line(value: str, beside: str) -> str:
+    if not beside:
+        return value
+    return f"{value} {beside}" if beside.startswith("±") else f"{value} ({beside})"

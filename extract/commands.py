@@ -1,0 +1,166 @@
+"""The `extract` command."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vlpipe.foundation.errors import TooManyFailuresError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from vlpipe.cache_store.layout import Side
+    from vlpipe.extract.contracts import Encoder
+    from vlpipe.extract.run import Job, Summary
+    from vlpipe.manifests.manifest import Manifest
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(short_help="Encode a manifest once into the cache.")
+@click.option("--manifest", required=True, type=FOLDER, help="Folder of the manifest.")
+@click.option(
+    "--encoder", "encoders", multiple=True, required=True, help="SHELF[:MODEL[@CHECKPOINT]]; may repeat."
+)
+@click.option(
+    "--side", "sides", multiple=True, type=click.Choice(["image", "text"]), help="Default: all there are."
+)
+@click.option("--output", "outputs", multiple=True, help="An output such as tokens or layer_-1.mean; may repeat.")
+@click.option("--dtype", default="float16", show_default=True, type=click.Choice(["float16", "float32"]))
+@click.option("--cache", default=Path("cache"), show_default=True, type=FOLDER, envvar="VLPIPE_CACHE")
+@click.option("--as", "name", help="Name of the store; default: the encoder's spec.")
+@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1))
+@click.option("--workers", type=click.IntRange(min=1), help="Threads that read pictures; default: one a core.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads of the model; rows are equal for one number."
+)
+@click.option("--max-failures", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="As a share.")
+@click.option("--retry-failed", is_flag=True, help="Encode the rows that failed before again.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of the encoder's settings."
+)
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, read as TOML; may repeat.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a store instead of a line.")
+def extract(encoders: tuple[str, ...], **options: Any) -> None:
+    """Encode a manifest's images and texts with frozen models; what is in the cache already stays as it is."""
+    from vlpipe.extract.run import extract as encode
+
+    if options["name"] and len(encoders) > 1:
+        raise UsageError(f"--as '{options['name']}' names one store, but {len(encoders)} encoders are given")
+    _pin_threads(options["threads"])
+    failed: TooManyFailuresError | None = None
+    for job in _jobs(encoders, options):
+        summary = encode(job)
+        click.echo(_json(summary) if options["as_json"] else _line(summary))
+        try:
+            summary.check(options["max_failures"])
+        except TooManyFailuresError as error:  # the other stores are made all the same
+            failed = failed or error
+    if failed:
+        raise failed
+
+
+def _pin_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _jobs(specs: tuple[str, ...], options: dict[str, Any]) -> list[Job]:
+    """Every encoder and side, checked before the first row is encoded."""
+    from vlpipe.extract.load import load_encoder
+    from vlpipe.extract.run import Job
+    from vlpipe.manifests.manifest import Manifest
+
+    manifest = Manifest.open(options["manifest"])
+    settings = _settings(specs, options)
+    how = {key: options[key] for key in ("cache", "dtype", "batch_size", "retry_failed")}
+    how["workers"] = options["workers"] or os.cpu_count() or 1
+    jobs = []
+    known: dict[str, None] = {}
+    for spec in specs:
+        encoder = load_encoder(spec, settings[spec])
+        for note in getattr(encoder, "notes", ()):
+            click.echo(f"note: {note}", err=True)
+        for side in _sides(spec, encoder, manifest, options["sides"]):
+            known |= dict.fromkeys(encoder.outputs(side))
+            outputs = _outputs(encoder, side, options["outputs"])
+            if outputs:
+                jobs.append(Job(manifest, encoder, options["name"] or spec, side, outputs, **how))
+    _check_taken(options["outputs"], known)
+    return jobs
+
+
+def _settings(specs: tuple[str, ...], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of each encoder: of several, each takes those that it knows, and one must know each."""
+    from vlpipe.extract.load import encoder_class
+    from vlpipe.foundation.config import parse_sets, read_toml
+
+    file = read_toml(options["config_file"]) if options["config_file"] else {}
+    given = {**file, **parse_sets(options["sets"])}
+    fields = {spec: set(encoder_class(spec)[0].Config.model_fields) for spec in specs}
+    for key in given:
+        if not any(key in names for names in fields.values()):
+            raise UnknownNameError("setting", key, set().union(*fields.values()))
+    return {spec: {key: value for key, value in given.items() if key in fields[spec]} for spec in specs}
+
+
+def _sides(spec: str, encoder: Encoder, manifest: Manifest, asked: tuple[Side, ...]) -> list[Side]:
+    """The asked sides that the encoder has; by default those that the manifest has rows of, too."""
+    wanted = asked or tuple(side for side in encoder.sides() if manifest.count(side))
+    sides = [side for side in encoder.sides() if side in wanted]
+    if not sides:
+        what = f"--side {' --side '.join(asked)} asked" if asked else f"manifest '{manifest.folder}' has none"
+        raise UsageError(f"encoder '{spec}' encodes {' and '.join(encoder.sides())}s; {what}")
+    return sides
+
+
+def _outputs(encoder: Encoder, side: Side, asked: tuple[str, ...]) -> tuple[str, ...]:
+    """The asked outputs that this side has; by default its main one."""
+    from vlpipe.extract.output_names import find_output, main_output
+
+    known = encoder.outputs(side)
+    if not asked:
+        return (main_output(known),)
+    found = []
+    for name in asked:
+        with suppress(UsageError, UnknownNameError):  # the other side may have it
+            found.append(find_output(name, known))
+    return tuple(dict.fromkeys(found))
+
+
+def _check_taken(asked: tuple[str, ...], known: dict[str, None]) -> None:
+    """Raise for an asked output that no side of any encoder has, naming the nearest."""
+    from vlpipe.extract.output_names import find_output
+
+    for name in asked:
+        find_output(name, known)
+
+
+def _json(summary: Summary) -> str:
+    import json
+    from dataclasses import asdict
+
+    return json.dumps(asdict(summary))
+
+
+def _line(summary: Summary) -> str:
+    """`bundled:mad-clip image pooled: encoded 40 of 100 rows, 60 were there; 99 ok, 1 failed -> STORE`."""
+    if not summary.encoded:
+        done = f"encoded 0, all {summary.rows} rows were there"
+    else:
+        done = f"encoded {summary.encoded} rows in {summary.seconds:.1f} s, {summary.already} were there"
+    counts = {
+        "ok": summary.ok,
+        "cut": summary.cut,
+        "failed": summary.failed,
+        "with a zero vector": summary.zero_norm,
+    }
+    shown = ", ".join(f"{number} {word}" for word, number in counts.items() if number or word == "ok")
+    listed = f" (reasons in {summary.failures})" if summary.failures else ""
+    outputs = ", ".join(summary.outputs)
+    return f"{summary.encoder} {summary.side} {outputs}: {done}; {shown}{listed} -> {summary.store}"

@@ -1,0 +1,54 @@
+"""How a frozen model computes: its device, its precision, and exact kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import nn
+
+from vlpipe.foundation.errors import VlpipeError
+
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one, else the CPU. Raises `VlpipeError` for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise VlpipeError(f"device '{name}' cannot be used ({reason}); expected auto, cpu or cuda") from None
+    return device
+
+
+def cast(model: nn.Module, precision: Precision) -> None:
+    """Round the weights to a compute precision.
+
+    Buffers that a checkpoint does not hold (rotary frequencies) stay as they are: the models keep those in
+    float32 on purpose.
+    """
+    kept = set(model.state_dict())
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if name in kept and tensor.is_floating_point():
+            tensor.data = tensor.data.to(DTYPE[precision])
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """No gradients, no TF32, and convolution kernels that are the same every time."""
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    kernels = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    try:
+        with torch.inference_mode(), kernels:
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul

@@ -1,0 +1,129 @@
+"""Some rows of one block, encoded: prepared, each content once, in batches that never leave the block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vlpipe.cache_store.layout import HASH_BYTES, ArraySpec, Side, Status
+from vlpipe.extract.contracts import Encoder, ImageItem, Prepared, TextItem
+from vlpipe.extract.pictures import content_hash, decode, read_bytes
+from vlpipe.extract.prepare import Failure, prefetch
+from vlpipe.foundation.errors import VlpipeError
+
+AHEAD = 4  # prepared items waiting per worker, and batches of them
+
+
+@dataclass(frozen=True)
+class Source:
+    """One manifest row: its id, and its path or its text."""
+
+    id: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """How rows are encoded; `outputs` are the arrays to fill, `root` is what picture paths are relative to."""
+
+    encoder: Encoder
+    side: Side
+    outputs: Mapping[str, ArraySpec]
+    root: Path
+    batch_size: int
+    workers: int
+
+
+@dataclass
+class Encoded:
+    """Rows in the order given: `rows[output]` float32 (rows, *shape), status, content hash, failures' reasons."""
+
+    rows: dict[str, NDArray[np.float32]]
+    status: NDArray[np.uint8]
+    content_hash: NDArray[np.uint8]
+    failures: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, work: Work, rows: int) -> Encoded:
+        """All rows zero and failed."""
+        arrays = {name: np.zeros((rows, *spec.shape), np.float32) for name, spec in work.outputs.items()}
+        status = np.full(rows, Status.FAILED, np.uint8)
+        return cls(arrays, status, np.zeros((rows, HASH_BYTES), np.uint8))
+
+    def zero_norm(self) -> int:
+        """Usable rows of which some output is zero throughout: they have no direction."""
+        zero = np.zeros(len(self.status), bool)
+        for values in self.rows.values():
+            zero |= ~values.reshape(len(values), -1).any(axis=1)
+        return int((zero & (self.status != Status.FAILED)).sum())
+
+
+def encode_rows(work: Work, sources: list[Source]) -> Encoded:
+    """Encode rows of one block; what fails is that row's failure only.
+
+    The batches depend on the rows alone, so a block that is done again comes out equal to the bit. Pictures are
+    encoded as they come, texts by length, which pads less.
+    """
+    found = Encoded.empty(work, len(sources))
+    first: dict[bytes, int] = {}
+    repeats: list[tuple[int, int]] = []
+    waiting: list[tuple[int, Prepared]] = []
+    for row, result in enumerate(_prepared(work, sources)):
+        if isinstance(result, Failure):
+            found.failures[row] = result.reason
+            continue
+        content, prepared = result
+        found.content_hash[row] = np.frombuffer(content, np.uint8)
+        found.status[row] = Status.CUT if any(prepared.cut) else Status.OK
+        if content in first:
+            repeats.append((row, first[content]))
+            continue
+        first[content] = row
+        waiting.append((row, prepared))
+        if work.side == "image" and len(waiting) == work.batch_size:
+            _encode(work, waiting, found)
+            waiting = []
+    waiting.sort(key=lambda entry: sum(tensor.numel() for tensor in entry[1].tensors.values()))
+    for start in range(0, len(waiting), work.batch_size):
+        _encode(work, waiting[start : start + work.batch_size], found)
+    for row, same in repeats:
+        for values in found.rows.values():
+            values[row] = values[same]
+    return found
+
+
+def _prepared(work: Work, sources: list[Source]) -> Iterable[tuple[bytes, Prepared] | Failure]:
+    # Tokenizers hold a lock, and a text costs less than handing it to a thread.
+    workers = work.workers if work.side == "image" else 0
+    return prefetch(partial(_prepare, work), sources, workers, AHEAD * max(workers, work.batch_size))
+
+
+def _prepare(work: Work, source: Source) -> tuple[bytes, Prepared]:
+    if work.side == "text":
+        content = content_hash(source.content.encode("utf-8"))
+        return content, work.encoder.prepare(TextItem(source.id, source.content))
+    data = read_bytes(work.root / source.content)
+    return content_hash(data), work.encoder.prepare(ImageItem(source.id, decode(data)))
+
+
+def _encode(work: Work, batch: list[tuple[int, Prepared]], found: Encoded) -> None:
+    places = [row for row, _ in batch]
+    together = work.encoder.collate([prepared for _, prepared in batch])
+    try:
+        rows = work.encoder.encode(together, tuple(work.outputs))
+    except torch.OutOfMemoryError:
+        raise VlpipeError(
+            f"a batch of {len(batch)} does not fit the device's memory; run again with a smaller --batch-size, "
+            "committed blocks are kept"
+        ) from None
+    for name, spec in work.outputs.items():
+        values = rows[name].float().cpu().numpy()
+        if values.shape != (len(batch), *spec.shape):
+            raise VlpipeError(f"output '{name}' came as {values.shape}, expected {(len(batch), *spec.shape)}")
+        found.rows[name][places] = values

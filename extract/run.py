@@ -1,0 +1,230 @@
+"""One side of a manifest through one encoder into its store: what is missing is encoded, nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vlpipe.cache_store.group import output_names
+from vlpipe.cache_store.layout import ArraySpec, Side, Status, store_path
+from vlpipe.cache_store.writer import StoreWriter
+from vlpipe.extract.contracts import Encoder
+from vlpipe.extract.failures import FailureFile
+from vlpipe.extract.load import fingerprints
+from vlpipe.extract.output_names import find_output
+from vlpipe.extract.rows import Encoded, Source, Work, encode_rows
+from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
+from vlpipe.foundation.progress import Advance, progress
+from vlpipe.manifests.manifest import Manifest
+
+CONTENT: dict[Side, str] = {"image": "path", "text": "text"}
+
+
+class InterruptedRunError(VlpipeError):
+    """Stopped by the user; what was committed stays."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to encode and how. `name` is the store's: the encoder's spec, or what `--as` says."""
+
+    manifest: Manifest
+    encoder: Encoder
+    name: str
+    side: Side
+    outputs: tuple[str, ...]
+    cache: Path
+    dtype: str = "float16"
+    batch_size: int = 64
+    workers: int = 1
+    retry_failed: bool = False
+
+    @property
+    def store(self) -> Path:
+        """The store's folder."""
+        return store_path(self.cache, self.manifest.digest, self.name, self.side)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows counted: `encoded` in this run, of which `zero_norm` have no direction; the rest of the whole store."""
+
+    encoder: str
+    side: Side
+    store: str
+    outputs: tuple[str, ...]
+    rows: int
+    encoded: int
+    already: int
+    ok: int
+    cut: int
+    failed: int
+    zero_norm: int
+    seconds: float
+    failures: str | None
+
+    def check(self, allowed: float) -> None:
+        """Raise `TooManyFailuresError` when more than this share of the rows failed, or all of them."""
+        usable = self.ok + self.cut
+        if self.failed and (self.failed > allowed * self.rows or not usable):
+            raise TooManyFailuresError(
+                f"{self.failed} of {self.rows} {self.side} rows failed, more than --max-failures {allowed:g} "
+                f"allows; the other {usable} are kept, reasons are in '{self.failures}'; mend the items and add "
+                "--retry-failed"
+            )
+
+
+def extract(job: Job) -> Summary:
+    """Encode the blocks of a store that are missing; a row that fails is kept as such and listed.
+
+    Raises `StaleCacheError` for a store of something else, `ValueRangeError` for a value that does not fit,
+    `InterruptedRunError`; all that was committed before stays.
+    """
+    started = time.monotonic()
+    _check_source(job)
+    ids = job.manifest.table(job.side, [f"{job.side}_id"]).column(0).to_pylist()
+    work = _work(job)
+    writer = StoreWriter.open(
+        job.store,
+        manifest=job.manifest.digest,
+        side=job.side,
+        encoder=job.name,
+        ids=ids,
+        outputs=work.outputs,
+        fingerprints=fingerprints(job.encoder, job.side, work.outputs, job.dtype),
+        constants=job.encoder.constants,
+    )
+    run = _Run(job, work, writer)
+    failures = FailureFile(job.store)
+    try:
+        run.all_blocks()
+    except KeyboardInterrupt:
+        kept = len(ids) - writer.counts().get(Status.ABSENT, 0)
+        raise InterruptedRunError(
+            f"interrupted: {kept} of {len(ids)} {job.side} rows are kept; the same command goes on from there"
+        ) from None
+    finally:
+        unsettled = [row for block in writer.missing() for row in writer.span(block)]
+        failures.keep({ids[row] for row in [*writer.failed(), *unsettled]})
+    counts = writer.counts()
+    _check_complete(writer, counts.get(Status.ABSENT, 0))
+    return Summary(
+        encoder=job.name,
+        side=job.side,
+        store=str(job.store),
+        outputs=tuple(work.outputs),
+        rows=len(ids),
+        encoded=run.encoded,
+        already=len(ids) - run.encoded,
+        ok=counts.get(Status.OK, 0),
+        cut=counts.get(Status.CUT, 0),
+        failed=counts.get(Status.FAILED, 0),
+        zero_norm=run.zero_norm,
+        seconds=round(time.monotonic() - started, 3),
+        failures=str(failures.path) if counts.get(Status.FAILED, 0) else None,
+    )
+
+
+def _check_source(job: Job) -> None:
+    if not job.manifest.count(job.side):
+        raise VlpipeError(f"manifest '{job.manifest.folder}' has no {job.side}s to encode")
+    if job.side == "image" and not job.manifest.image_root.is_dir():
+        raise VlpipeError(f"the pictures' folder '{job.manifest.image_root}' of the manifest does not exist")
+
+
+def _work(job: Job) -> Work:
+    """A retry takes all outputs of the store: a row is usable only when every output has it."""
+    known = job.encoder.outputs(job.side)
+    names = [find_output(name, known) for name in job.outputs]
+    if job.retry_failed and job.store.exists():
+        names += [name for name in output_names(job.store) if name in known]
+    specs = {name: ArraySpec(known[name].shape, job.dtype) for name in names}
+    return Work(job.encoder, job.side, specs, job.manifest.image_root, job.batch_size, job.workers)
+
+
+def _check_complete(writer: StoreWriter, absent: int) -> None:
+    if absent:
+        raise VlpipeError(
+            f"{absent} rows of '{writer.path}' are being encoded by another process; run the same command again "
+            "when that one has ended"
+        )
+
+
+class _Run:
+    """The pass over a store's blocks, and what it counts."""
+
+    def __init__(self, job: Job, work: Work, writer: StoreWriter) -> None:
+        self.job, self.work, self.writer = job, work, writer
+        self.failures = FailureFile(job.store)
+        self.encoded = 0
+        self.zero_norm = 0
+
+    def all_blocks(self) -> None:
+        """Encode the missing blocks in order, then failed rows again where that is asked for."""
+        missing = set(self.writer.missing())
+        again = self._failed_rows() if self.job.retry_failed else {}
+        total = sum(len(self.writer.span(block)) for block in missing) + sum(map(len, again.values()))
+        with progress(f"{self.job.name} {self.job.side}", total) as advance:
+            for block, sources in self._blocks(missing | set(again)):
+                with self.writer.claim(block) as mine:
+                    if mine and block in missing:
+                        self._encode(block, sources, advance)
+                    elif mine:
+                        self._mend(block, sources, again[block], advance)
+
+    def _failed_rows(self) -> dict[int, list[int]]:
+        """Failed rows by block, counted from the block's first."""
+        found: dict[int, list[int]] = {}
+        for row in self.writer.failed().tolist():
+            block, place = divmod(row, self.writer.block_rows)
+            found.setdefault(block, []).append(place)
+        return found
+
+    def _blocks(self, wanted: set[int]) -> Iterator[tuple[int, list[Source]]]:
+        if not wanted:
+            return
+        side = self.job.side
+        batches = self.job.manifest.batches(side, [f"{side}_id", CONTENT[side]], self.writer.block_rows)
+        for block, batch in enumerate(batches):
+            if block in wanted:
+                yield block, list(map(Source, batch.column(0).to_pylist(), batch.column(1).to_pylist()))
+
+    def _encode(self, block: int, sources: list[Source], advance: Advance) -> None:
+        found = encode_rows(self.work, sources)
+        self._list(found, sources)
+        self.writer.write(block, found.rows, found.status, found.content_hash)
+        self._count(found, advance)
+
+    def _mend(self, block: int, sources: list[Source], places: list[int], advance: Advance) -> None:
+        """Encode the failed rows of a committed block again; the others keep their values."""
+        old = self.writer.read_block(block)
+        tried = [sources[place] for place in places]
+        found = encode_rows(self.work, tried)
+        self._list(found, tried)
+        rows = {name: np.array(values, np.float32) for name, values in old.rows.items()}
+        status, content = old.status.copy(), old.content_hash.copy()
+        for name, values in rows.items():
+            values[places] = found.rows[name]
+        status[places], content[places] = found.status, found.content_hash
+        self.writer.write(block, rows, status, content)
+        self._count(found, advance)
+
+    def _list(self, found: Encoded, sources: list[Source]) -> None:
+        """Before the block is committed: a failed row in a store always has its reason."""
+        what = CONTENT[self.job.side]
+        records = [
+            {"id": sources[row].id, what: sources[row].content, "reason": reason}
+            for row, reason in found.failures.items()
+        ]
+        self.failures.add(records)
+
+    def _count(self, found: Encoded, advance: Advance) -> None:
+        self.encoded += len(found.status)
+        self.zero_norm += found.zero_norm()
+        advance(len(found.status))

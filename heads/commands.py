@@ -1,0 +1,132 @@
+"""The `train-head` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vlpipe.foundation.errors import UsageError
+
+if TYPE_CHECKING:
+    from vlpipe.heads.sweep import Member
+
+
+@click.command("train-head")
+@click.argument("kind")
+@click.option("--manifest", type=click.Path(path_type=Path), required=True, help="Folder of the manifest.")
+@click.option("--encoder", help="Features of every role without --source: SPEC or SPEC#OUTPUT.")
+@click.option("--source", "sources", multiple=True, help="role=SPEC#OUTPUT[::RUN...]; may be repeated.")
+@click.option("--cache", type=click.Path(path_type=Path), default=Path("cache"), envvar="VLPIPE_CACHE")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="VLPIPE_RUNS")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
+@click.option("--set", "sets", multiple=True, help="key=value, by TOML's grammar; may be repeated.")
+@click.option("--sweep", "sweeps", multiple=True, help="key=value,value; every combination is trained.")
+@click.option("--seeds", help="Seeds to train with: 5,42,55.")
+@click.option("--split-rule", default="column", show_default=True, help="column, or random:0.7/0.15/0.15@SEED.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads; results are equal to the bit for one number."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a run instead of a line.")
+def train_head(kind: str, **options: Any) -> None:
+    """Train the head KIND on cached features, one run for each combination of settings."""
+    from vlpipe.heads.opening import Opener
+    from vlpipe.heads.splits import fractions
+    from vlpipe.heads.sweep import Request, run_sweep
+
+    _pin_threads(options["threads"])
+    fractions(options["split_rule"])
+    settings, lists = _settings(options)
+    opener = Opener(options["manifest"], options["cache"], options["runs"])
+    request = Request(kind, opener, options["runs"], options["sources"], options["encoder"], options["split_rule"])
+    done = []
+    for member in run_sweep(request, settings, lists):
+        done.append(member)
+        if member.error is not None and len(lists) == 0:
+            raise member.error
+        click.echo(_json(member) if options["as_json"] else _line(member))
+    _end(done, as_json=options["as_json"])
+
+
+def _pin_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Settings of all runs, and the lists of those that vary."""
+    from vlpipe.foundation.config import parse_sets, read_toml
+    from vlpipe.heads.sweep import parse_seeds, parse_sweep
+
+    layer = read_toml(options["config_file"]) if options["config_file"] else {}
+    lists = layer.pop("sweep", {})
+    if not isinstance(lists, dict):
+        raise UsageError(f"sweep = {lists!r}: expected a [sweep] table of lists")
+    lists = {**lists, **dict(parse_sweep(text) for text in options["sweeps"])}
+    if options["seeds"]:
+        lists["seed"] = parse_seeds(options["seeds"])
+    return {**layer, **parse_sets(options["sets"])}, lists
+
+
+def _line(member: Member) -> str:
+    """`tpc-0123456789ab  trained  runs/tpc-0123456789ab  lr=0.001  loss=0.1234`."""
+    varied = "  ".join(f"{name}={value}" for name, value in member.varied.items())
+    if member.outcome is None:
+        return f"failed  {varied}  {member.error}"
+    run = member.outcome.run
+    scalars = "  ".join(f"{name}={value:.4g}" for name, value in run.scalars.items())
+    return "  ".join(part for part in (run.id, member.outcome.action, str(run.folder), varied, scalars) if part)
+
+
+def _json(member: Member) -> str:
+    import json
+
+    shown: dict[str, Any] = {"varied": dict(member.varied)}
+    if member.outcome is None:
+        return json.dumps(shown | {"action": "failed", "error": str(member.error)})
+    run = member.outcome.run
+    shown |= {"run": run.id, "folder": str(run.folder), "action": member.outcome.action}
+    return json.dumps(shown | {"scalars": run.scalars, "rows": run.status.get("rows", {})})
+
+
+def _end(done: list[Member], *, as_json: bool) -> None:
+    """What was left out, and the table of a sweep; raises where a member failed."""
+    from vlpipe.foundation.errors import VlpipeError
+
+    failed = [member for member in done if member.error is not None]
+    if not as_json:
+        _tell_left_out(done)
+        if len(done) > 1:
+            _table(done)
+    if failed:
+        raise VlpipeError(f"{len(failed)} of {len(done)} runs failed and the others are kept: {failed[0].error}")
+
+
+def _tell_left_out(done: list[Member]) -> None:
+    """Images without a usable row for every role, on stderr; the same for all members."""
+    rows: dict[str, Any] = next(
+        (member.outcome.run.status.get("rows", {}) for member in done if member.outcome), {}
+    )
+    if not rows.get("images_left_out"):
+        return
+    roles = [f"{name}: {n['failed']} failed, {n['absent']} absent" for name, n in rows["roles"].items()]
+    click.echo(f"{rows['images_left_out']} images left out for want of features ({'; '.join(roles)})", err=True)
+
+
+def _table(done: list[Member]) -> None:
+    """One row a run: what varied, and its final scalars."""
+    from rich.console import Console
+    from rich.table import Table
+
+    finished = [member.outcome.run.scalars for member in done if member.outcome]
+    scalars = list(dict.fromkeys(name for found in finished for name in found))
+    table = Table("run", *done[0].varied, *scalars)
+    for member in done:
+        found = member.outcome.run.scalars if member.outcome else {}
+        name = member.outcome.run.id if member.outcome else "failed"
+        values = [f"{found[scalar]:.4g}" if scalar in found else "" for scalar in scalars]
+        table.add_row(name, *map(str, member.varied.values()), *values)
+    Console().print(table)

@@ -1,0 +1,153 @@
+"""A run's folder: what a head was trained from, its weights, its log, and whether it is finished."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from vlpipe.foundation.config import read_toml, resolve
+from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
+from vlpipe.foundation.files import file_digest
+from vlpipe.heads.checkpoint import load_tensors, load_weights
+from vlpipe.heads.contracts import SHELF, Head, HeadConfig, Role, Shapes, roles_of
+
+CONFIG, WEIGHTS, STATUS = "config.toml", "head.safetensors", "status.json"
+FINISHED, TRAINING = "finished", "training"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, read from its folder. `record` is config.toml, `status` is status.json."""
+
+    folder: Path
+    record: dict[str, Any]
+    status: dict[str, Any]
+
+    @classmethod
+    def open(cls, runs: Path, run_id: str) -> Run:
+        """A finished run. Raises `UnknownNameError` with the nearest id, `VlpipeError` for one half done."""
+        known = {run.id: run for run in cls.list(runs)}
+        if run_id not in known:
+            raise UnknownNameError("run", run_id, known)
+        run = known[run_id]
+        if run.state != FINISHED:
+            raise VlpipeError(
+                f"run '{run_id}' in '{runs}' is not finished; repeat its `vlpipe train-head` command to resume it"
+            )
+        return run
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """A run in any state; raises `VlpipeError` when its files are missing or damaged."""
+        path = folder / STATUS
+        try:
+            status = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            status = {"state": TRAINING}
+        except ValueError:
+            raise VlpipeError(f"'{path}' is damaged; delete '{folder}' and train again") from None
+        return cls(folder, read_toml(folder / CONFIG), status)
+
+    @classmethod
+    def list(cls, runs: Path) -> list[Run]:
+        """Every run in a folder, by id, finished or not."""
+        return [cls.read(path.parent) for path in sorted(runs.glob(f"*/{CONFIG}"))]
+
+    @property
+    def id(self) -> str:
+        """The folder's name, `<kind>-<hash>`."""
+        return self.folder.name
+
+    @property
+    def state(self) -> str:
+        """'finished' or 'training'."""
+        return str(self.status.get("state", TRAINING))
+
+    @property
+    def kind(self) -> str:
+        """The head's name on the shelf, or `module:Class`."""
+        return str(self.record["kind"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The head's resolved settings."""
+        return dict(self.record["config"])
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """What the last epoch logged, and what the head reports of itself."""
+        return dict(self.status.get("scalars", {}))
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest's folder as it was given."""
+        return Path(self.record["manifest"])
+
+    @property
+    def manifest_digest(self) -> str:
+        """Identity of the manifest's rows."""
+        return str(self.record["manifest_digest"])
+
+    @property
+    def cache(self) -> Path:
+        """The cache's folder as it was given."""
+        return Path(self.record["cache"])
+
+    @property
+    def split_rule(self) -> str:
+        """'column', or the random rule."""
+        return str(self.record["split_rule"])
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """By role: where its rows came from, as it is written: SPEC#OUTPUT::RUN."""
+        return dict(self.record["sources"])
+
+    @property
+    def provenance(self) -> dict[str, dict[str, Any]]:
+        """By role: output, fingerprint, dtype at rest, and upstream runs."""
+        return dict(self.record["provenance"])
+
+    @property
+    def fingerprints(self) -> dict[str, dict[str, str]]:
+        """By role: fingerprint of the cached features."""
+        return {role: dict(found["fingerprint"]) for role, found in self.provenance.items()}
+
+    @cached_property
+    def head_class(self) -> type[Head]:
+        """The class; raises `StaleError` when its code has changed since, in a way that changes weights."""
+        found = cast("type[Head]", SHELF.load(self.kind))
+        if found.code != self.record["code"]:
+            raise StaleError(
+                f"run '{self.id}' was trained by version {self.record['code']} of head '{self.kind}', this is "
+                f"version {found.code}; train it again"
+            )
+        return found
+
+    @cached_property
+    def settings(self) -> HeadConfig:
+        """The settings as the head's own model."""
+        return cast(HeadConfig, resolve(self.head_class.Config, self.config))
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """What the head reads."""
+        return dict(roles_of(self.head_class, self.settings))
+
+    def shapes(self) -> Shapes:
+        """What the head was built from."""
+        rows = {role: tuple(shape) for role, shape in self.record["shapes"].items()}
+        return Shapes(rows, self.record.get("constants", {}))
+
+    def head(self) -> Any:
+        """The trained head (also an `nn.Module`) in evaluation mode; raises `VlpipeError` for damaged weights."""
+        path, remedy = self.folder / WEIGHTS, f"delete '{self.folder}' and train again"
+        weights = load_tensors(path, remedy)
+        if file_digest(path) != self.status.get("weights"):
+            raise VlpipeError(f"'{path}' is damaged (not the file that training wrote); {remedy}")
+        head: Any = self.head_class(self.settings, self.shapes())
+        load_weights(head, weights, path, remedy)
+        return head.eval()

@@ -1,0 +1,110 @@
+"""What heads that learn by gradient share: AdamW, its schedule, and a state made of plain tensors."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.contracts import Batch, GradientConfig
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def learning_rate(step: int, total: int, peak: float, warmup: float) -> float:
+    """The rate of 0-based `step` of `total`: linear over the first `warmup` share, then a cosine to 0.
+
+    The first step already learns; the last but one step of the cosine is above 0. Steps beyond `total` stay at 0.
+    """
+    rising = round(warmup * total)
+    if step < rising:
+        return peak * (step + 1) / rising
+    share = min(1.0, (step - rising) / max(1, total - rising))
+    return peak * 0.5 * (1 + math.cos(math.pi * share))
+
+
+class GradientHead(nn.Module, ABC):
+    """Supplies `update` from `loss`; a head adds its parameters, `loss`, and how it scores.
+
+    Without `configure` the learning rate is constant.
+    """
+
+    def __init__(self, config: GradientConfig) -> None:
+        super().__init__()
+        self.settings = config
+        self.total_steps: int | None = None
+        self.steps = 0
+        self._optimizer: torch.optim.AdamW | None = None
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Scalars by name; 'loss' is minimised, the others are logged."""
+
+    def after_step(self) -> None:
+        """Called after every optimiser step: projections, clamps."""
+
+    def finish(self) -> None:
+        """Nothing is left to do after the last epoch, by default."""
+
+    def configure(self, total_steps: int) -> None:
+        """Set the length that warm-up and decay are shares of."""
+        self.total_steps = total_steps
+
+    def optimizer(self) -> torch.optim.AdamW:
+        """The optimiser over all parameters, made when it is first needed."""
+        if self._optimizer is None:
+            chosen = self.settings
+            self._optimizer = torch.optim.AdamW(self.parameters(), lr=chosen.lr, weight_decay=chosen.weight_decay)
+        return self._optimizer
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One step of AdamW; raises `VlpipeError` when the loss is not finite, before any weight has changed."""
+        optimizer = self.optimizer()
+        rate = self._rate()
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        scalars = self.loss(batch)
+        self._refuse_non_finite(scalars)
+        optimizer.zero_grad(set_to_none=True)
+        scalars["loss"].backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip_norm)
+        optimizer.step()
+        self.steps += 1
+        self.after_step()
+        return {**{name: float(value.detach()) for name, value in scalars.items()}, "lr": rate}
+
+    def training_state(self) -> dict[str, Tensor]:
+        """The number of steps and AdamW's moments by parameter name, as plain tensors."""
+        kept = {"steps": torch.tensor(self.steps)}
+        moments = self.optimizer().state
+        for name, parameter in self.named_parameters():
+            for moment in MOMENTS:
+                if moment in moments.get(parameter, {}):
+                    kept[f"{moment}/{name}"] = moments[parameter][moment].detach().clone()
+        return kept
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `training_state` gave."""
+        self.steps = int(state["steps"])
+        moments = self.optimizer().state
+        for name, parameter in self.named_parameters():
+            found = {m: state[f"{m}/{name}"].clone() for m in MOMENTS if f"{m}/{name}" in state}
+            if found:
+                moments[parameter] = found
+
+    def _rate(self) -> float:
+        if self.total_steps is None:
+            return self.settings.lr
+        return learning_rate(self.steps, self.total_steps, self.settings.lr, self.settings.warmup)
+
+    def _refuse_non_finite(self, scalars: Mapping[str, Tensor]) -> None:
+        for name, value in scalars.items():
+            if not torch.isfinite(value):
+                raise VlpipeError(
+                    f"{name} is {float(value.detach())} at step {self.steps + 1}; expected a finite number: "
+                    f"try a lower lr (now {self.settings.lr:g})"
+                )

@@ -1,0 +1,87 @@
+"""The one training loop: epochs of shuffled images, for gradient and closed-form heads alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.foundation.progress import Advance, progress
+from vlpipe.heads.checkpoint import Checkpoint
+from vlpipe.heads.contracts import HeadConfig, Reported, Scheduled, Validated
+from vlpipe.heads.data import Joined
+from vlpipe.heads.tables import IntArray
+
+Scalars = dict[str, float]
+
+
+def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint) -> Scalars:
+    """Train from the last finished epoch on, and finish; the last epoch's mean scalars and the head's report.
+
+    A resumed run equals an uninterrupted one to the bit: orders, draws and torch's own random numbers follow
+    from the seed and the epoch. Raises `VlpipeError` when no image is there to learn from.
+    """
+    images = joined.images("train")
+    if config.epochs and not len(images):
+        raise VlpipeError(_nothing_to_train(joined))
+    steps = -(-len(images) // config.batch_size) * config.epochs
+    if isinstance(head, Scheduled):
+        head.configure(steps)
+    done, scalars = checkpoint.load(head)
+    with progress("training", steps - steps // max(1, config.epochs) * done) as advance:
+        for epoch in range(done, config.epochs):
+            scalars = _epoch(head, joined, config, epoch, advance)
+            checkpoint.save(head, epoch + 1, scalars)
+    _finish(head, joined, config)
+    return scalars | (head.report() if isinstance(head, Reported) else {})
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Torch's random numbers as a function of some numbers, inside the block only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]))
+        yield
+
+
+def batches(images: IntArray, size: int) -> Iterator[IntArray]:
+    """Consecutive positions, `size` at a time; the last batch may be smaller."""
+    for start in range(0, len(images), size):
+        yield images[start : start + size]
+
+
+def _epoch(head: Any, joined: Joined, config: HeadConfig, epoch: int, advance: Advance) -> Scalars:
+    """Every training image once; means of the scalars over images, but the last learning rate."""
+    order = np.random.default_rng([config.seed, epoch]).permutation(joined.images("train"))
+    totals: Scalars = {}
+    latest: Scalars = {}
+    head.train()
+    with seeded(config.seed, epoch):
+        for positions in batches(order, config.batch_size):
+            latest = head.update(joined.training_batch(positions, config.seed, epoch))
+            for name, value in latest.items():
+                totals[name] = totals.get(name, 0.0) + value * len(positions)
+            advance(1)
+    means = {name: total / len(order) for name, total in totals.items()}
+    return means | {name: value for name, value in latest.items() if name == "lr"}
+
+
+def _finish(head: Any, joined: Joined, config: HeadConfig) -> None:
+    head.eval()
+    if isinstance(head, Validated):
+        for positions in batches(joined.images("val"), config.batch_size):
+            head.validate(joined.training_batch(positions, config.seed, config.epochs))
+    head.finish()
+
+
+def _nothing_to_train(joined: Joined) -> str:
+    counts = joined.counts()
+    splits = ", ".join(f"{number} in '{name}'" for name, number in counts["images"].items()) or "none at all"
+    return (
+        f"no images to train on: usable images are {splits}; expected some in 'train'. Give another split rule "
+        "(--split-rule random:0.7/0.15/0.15@0), or see which rows are missing with `vlpipe cache show`"
+    )

@@ -1,0 +1,86 @@
+"""Sums over rows, in float64, from which a linear regression follows whatever the batches were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+CONSTANT = 1e-6  # a column whose spread is below this share of its mean is rounding noise around a constant
+
+
+class Moments:
+    """Counts, sums and products of paired rows x (n, p) and y (n, q), both minus the first pair seen.
+
+    The shift keeps constant columns exactly constant and the differences of large sums small.
+    """
+
+    NAMES = ("x0", "y0", "count", "x", "y", "xx", "xy")
+
+    def __init__(self, state: Mapping[str, Tensor] | None = None) -> None:
+        self.sums: dict[str, Tensor] = dict(state or {})
+
+    @property
+    def count(self) -> int:
+        """Rows seen."""
+        return int(self.sums["count"]) if self.sums else 0
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """See some rows."""
+        x, y = x.double(), y.double()
+        if not self.sums:
+            self.sums = self._empty(x[0], y[0])
+        sums = self.sums
+        x, y = x - sums["x0"], y - sums["y0"]
+        sums["count"] += len(x)
+        sums["x"] += x.sum(dim=0)
+        sums["y"] += y.sum(dim=0)
+        sums["xx"] += x.T @ x
+        sums["xy"] += x.T @ y
+
+    @staticmethod
+    def _empty(x0: Tensor, y0: Tensor) -> dict[str, Tensor]:
+        products = {"xx": x0.new_zeros(len(x0), len(x0)), "xy": x0.new_zeros(len(x0), len(y0))}
+        count = torch.tensor(0, dtype=torch.int64)
+        first = {"x0": x0.clone(), "y0": y0.clone(), "count": count}
+        return first | {"x": torch.zeros_like(x0), "y": torch.zeros_like(y0)} | products
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Means of x (p,) and y (q,)."""
+        sums = self.sums
+        return sums["x0"] + sums["x"] / sums["count"], sums["y0"] + sums["y"] / sums["count"]
+
+    def inverse_spread(self) -> Tensor:
+        """One over the population standard deviation of each column of x (p,); 0 for a constant column."""
+        sums, (mean, _) = self.sums, self.means()
+        offset = sums["x"] / sums["count"]
+        spread = (sums["xx"].diagonal() / sums["count"] - offset.square()).clamp(min=0).sqrt()
+        constant = spread <= CONSTANT * mean.abs()
+        return torch.where(constant, 0, 1 / torch.where(constant, 1, spread))
+
+    def products(self) -> tuple[Tensor, Tensor]:
+        """`X'X` (p, p) and `X'Y` (p, q) of standardised x and centred y."""
+        sums, scale = self.sums, self.inverse_spread()
+        x, y, n = sums["x"], sums["y"], sums["count"]
+        gram = (sums["xx"] - torch.outer(x, x) / n) * torch.outer(scale, scale)
+        cross = (sums["xy"] - torch.outer(x, y) / n) * scale[:, None]
+        return gram, cross
+
+
+class Solver:
+    """`(G + s I)^-1 C` for any strength `s` from one eigendecomposition of the Gram matrix G (p, p)."""
+
+    def __init__(self, gram: Tensor, cross: Tensor) -> None:
+        values, self.vectors = torch.linalg.eigh(gram)
+        self.values = values.clamp(min=0)
+        self.rotated = self.vectors.T @ cross
+
+    def solve(self, strength: float) -> Tensor:
+        """The weights (p, q) of one strength; directions without any spread get 0."""
+        divisor = self.values + strength
+        floor = torch.finfo(divisor.dtype).eps * len(divisor) * self.values.max()
+        kept = divisor > floor
+        inverse = torch.where(kept, 1 / torch.where(kept, divisor, 1), 0)
+        weight: Tensor = self.vectors @ (inverse[:, None] * self.rotated)
+        return weight

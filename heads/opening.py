@@ -1,0 +1,61 @@
+"""Opening a manifest's features for heads: each store and each table once, however many runs read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from vlpipe.cache_store.layout import Side
+from vlpipe.cache_store.reader import FeatureSet
+from vlpipe.heads.contracts import Role, Source, roles_on
+from vlpipe.heads.data import Joined
+from vlpipe.heads.folder import Run
+from vlpipe.heads.sources import CachedRows, open_output
+from vlpipe.heads.splits import COLUMN
+from vlpipe.heads.tables import Tables
+from vlpipe.heads.upstream import Upstream, check_upstream
+from vlpipe.manifests.manifest import Manifest
+
+
+class Opener:
+    """A manifest, its cache and the runs that rows may pass through; what is opened stays open and is shared."""
+
+    def __init__(self, manifest: Path, cache: Path, runs: Path | None = None) -> None:
+        self.manifest = Manifest.open(manifest)
+        self.cache = cache
+        self.runs = runs
+        self._features: dict[tuple[str, Side], FeatureSet] = {}
+        self._rows: dict[tuple[Source, Side], CachedRows] = {}
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The manifest's tables, joined."""
+        return Tables.read(self.manifest)
+
+    def joined(self, roles: Mapping[str, Role], sources: Mapping[str, Source], rule: str = COLUMN) -> Joined:
+        """What a head with these roles learns from."""
+        rows = {name: self.rows(sources[name], role.side) for name, role in roles.items()}
+        return Joined(self.tables, roles, rows, rule)
+
+    def rows(self, source: Source, side: Side) -> CachedRows:
+        """One source's rows; raises what `open_output` and `check_upstream` raise."""
+        key = source, side
+        if key not in self._rows:
+            features = self._open(source.output, side)
+            ids = self.tables.image_ids if side == "image" else self.tables.text_ids
+            rows = CachedRows(features, ids, [])
+            for run_id in source.through:
+                rows = CachedRows(features, ids, [*rows.through, self._upstream(run_id, rows, side)])
+            self._rows[key] = rows
+        return self._rows[key]
+
+    def _open(self, output: str, side: Side) -> FeatureSet:
+        if (output, side) not in self._features:
+            self._features[output, side] = open_output(self.cache, self.manifest, output, side)
+        return self._features[output, side]
+
+    def _upstream(self, run_id: str, rows: CachedRows, side: Side) -> Upstream:
+        run = Run.open(self.runs or Path("runs"), run_id)
+        check_upstream(run_id, roles_on(run.roles, side), run.provenance, rows.provenance, side)
+        return Upstream(run_id, run.head())

@@ -1,0 +1,152 @@
+"""Where a role's rows come from: a cache output, then the transforms of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.group import output_names
+from vlpipe.cache_store.layout import Side, Status, store_path
+from vlpipe.cache_store.reader import FeatureSet, open_features
+from vlpipe.foundation.errors import UnknownNameError, UsageError
+from vlpipe.heads.contracts import Role, Source, roles_on
+from vlpipe.heads.tables import BoolArray, IntArray
+from vlpipe.manifests.manifest import Manifest
+
+HOW = "expected SPEC#OUTPUT or SPEC#OUTPUT::RUN, for example hf:facebook/dinov2-small#cls"
+
+
+class Transform(Protocol):
+    """What a finished run does to rows on their way to another head."""
+
+    run_id: str
+
+    def __call__(self, rows: Tensor, side: Side) -> Tensor:
+        """(rows, *shape) to (rows, *other shape)."""
+        ...
+
+
+def parse_source(text: str) -> Source:
+    """`SPEC#OUTPUT::RUN::RUN` taken apart; the output may be left out. Raises `UsageError`."""
+    output, *through = text.split("::")
+    spec, _, name = output.partition("#")
+    if not spec or "#" in name or not all(through):
+        raise UsageError(f"source '{text}': {HOW}")
+    return Source(output, tuple(through))
+
+
+def parse_sources(texts: Sequence[str], roles: Mapping[str, Role]) -> dict[str, Source]:
+    """`role=SPEC#OUTPUT[::RUN]` options, by role. Raises `UsageError`, `UnknownNameError` for a role."""
+    found = {}
+    for text in texts:
+        role, equals, source = text.partition("=")
+        if not equals:
+            raise UsageError(f"source '{text}': expected role=SPEC#OUTPUT, with role one of {', '.join(roles)}")
+        if role not in roles:
+            raise UnknownNameError("role", role, roles)
+        found[role] = parse_source(source)
+    return found
+
+
+def spread_sources(given: Mapping[str, Source], roles: Mapping[str, Role]) -> dict[str, Source]:
+    """A source for every role: one without its own takes that of the first role of its side."""
+    chosen = {}
+    for name, role in roles.items():
+        first = roles_on(roles, role.side)[0]
+        source = given.get(name, given.get(first))
+        if source is None:
+            raise UsageError(
+                f"role '{first}' has no source; give --encoder SPEC for all roles, or --source {first}=SPEC#OUTPUT"
+            )
+        chosen[name] = source
+    return chosen
+
+
+class CachedRows:
+    """One source's rows by their position in the manifest's table, as float32 tensors (float64 after some runs).
+
+    `usable` (rows,) is False where the row failed or has not been encoded; `provenance` is all that decides
+    the values, by name.
+    """
+
+    def __init__(self, features: FeatureSet, ids: Sequence[str], through: Sequence[Transform]) -> None:
+        self.features = features
+        self.through = through
+        self.positions = aligned(features.ids, ids)
+        there = self.positions >= 0
+        self.usable: BoolArray = (
+            there & features.usable[np.where(there, self.positions, 0)] if len(features) else there
+        )
+        self.shape = tuple(self._transformed(torch.zeros(1, *features.shape)).shape[1:])
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Output, fingerprint, dtype at rest, and the runs that the rows went through."""
+        features = self.features
+        runs = [transform.run_id for transform in self.through]
+        return {
+            "output": features.output,
+            "fingerprint": dict(features.fingerprint),
+            "dtype": str(features.dtype),
+            "through": runs,
+        }
+
+    def take(self, rows: IntArray) -> Tensor:
+        """Some rows, (len(rows), *shape); raises where one is not usable."""
+        raw = torch.from_numpy(self.features.take(self.positions[rows]))
+        return self._transformed(raw.to(torch.float32))
+
+    def counts(self) -> dict[str, int]:
+        """Rows of the manifest's table: usable, failed, absent (not encoded)."""
+        there = self.positions >= 0
+        failed = int((self.features.status[self.positions[there]] == Status.FAILED).sum())
+        usable = int(self.usable.sum())
+        return {"usable": usable, "failed": failed, "absent": len(self.usable) - usable - failed}
+
+    def _transformed(self, rows: Tensor) -> Tensor:
+        for transform in self.through:
+            rows = transform(rows, self.features.side)
+        return rows
+
+
+def aligned(stored: Sequence[str], ids: Sequence[str]) -> IntArray:
+    """Where each id stands in the store, -1 for one that it has not seen."""
+    if list(stored) == list(ids):
+        return np.arange(len(ids), dtype=np.int64)
+    known = {name: position for position, name in enumerate(stored)}
+    return np.array([known.get(name, -1) for name in ids], dtype=np.int64)
+
+
+def open_output(cache: Path, manifest: Manifest, output: str, side: Side) -> FeatureSet:
+    """The features of `SPEC#OUTPUT`, or of `SPEC` when its store has one output.
+
+    Raises `NotCachedError` with the command that makes them, `UsageError` where the output must be named.
+    """
+    spec, _, name = output.partition("#")
+    path = store_path(cache, manifest.digest, spec, side)
+    known = output_names(path) if path.exists() else []
+    if not name and len(known) > 1:
+        raise UsageError(f"'{spec}' has {len(known)} outputs for the {side}s: name one, {_choices(spec, known)}")
+    if not known or (name and name not in known):
+        there = f"its outputs there are {', '.join(known)}; " if known else ""
+        raise NotCachedError(
+            f"no features '{output}' for the {side}s of manifest '{manifest.name}' in cache '{cache}'; {there}"
+            f"make them with: {extract_command(cache, manifest, spec, name, side)}"
+        )
+    return open_features(path, name or known[0])
+
+
+def _choices(spec: str, known: Sequence[str]) -> str:
+    return " or ".join(f"{spec}#{name}" for name in known)
+
+
+def extract_command(cache: Path, manifest: Manifest, spec: str, output: str, side: Side) -> str:
+    """The command line that encodes one side with one output."""
+    chosen = f" --output {output}" if output else ""
+    return f"vlpipe extract --manifest {manifest.folder} --encoder {spec} --side {side}{chosen} --cache {cache}"

@@ -1,0 +1,104 @@
+"""From a data set on the shelf, or from tables, to a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vlpipe.foundation.config import resolve
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.foundation.progress import Advance, silent
+from vlpipe.manifests.contracts import SHELF, Dataset, Row
+from vlpipe.manifests.manifest import DESCRIPTION, Manifest, read_description
+from vlpipe.manifests.schema import IMAGES, TEXTS
+from vlpipe.manifests.tables import Source, TextRows, check_renames, image_rows
+from vlpipe.manifests.writer import write_manifest
+
+
+def build(
+    name: str,
+    root: Path | None,
+    out: Path,
+    *layers: Mapping[str, Any],
+    overwrite: bool = False,
+    advance: Advance = silent,
+) -> Manifest:
+    """The manifest of a data set of the shelf, with later layers of settings over earlier ones.
+
+    Raises what the shelf, the settings, the data set and the writer raise. A folder that was built with other
+    settings is refused before any picture in it is written over.
+    """
+    kind = SHELF.load(name)
+    config = resolve(kind.Config, *layers)
+    settings = config.model_dump(mode="json", exclude_none=True)
+    if not overwrite:
+        _check_standing(out, name, settings)
+    dataset: Dataset = kind(config, root, out)
+    return write_manifest(
+        out,
+        name=name,
+        source=dataset.source,
+        licence=dataset.licence,
+        image_root=dataset.image_root(),
+        images=_counted(dataset.images(), advance),
+        texts=_counted(dataset.texts(), advance),
+        settings=settings,
+        overwrite=overwrite,
+    )
+
+
+def _check_standing(out: Path, name: str, settings: Mapping[str, Any]) -> None:
+    if not (out / DESCRIPTION).exists():
+        return
+    standing = read_description(out)
+    if (standing.name, standing.settings) != (name, settings):
+        raise VlpipeError(
+            f"'{out}' holds '{standing.name}' built with {standing.settings}, asked is '{name}' with {settings}; "
+            "give another folder, or --overwrite"
+        )
+
+
+def _counted(rows: Iterable[Row], advance: Advance) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        advance(1)
+
+
+def build_from_tables(
+    images: Path | None,
+    texts: Path | None,
+    out: Path,
+    *,
+    renames: Mapping[str, str],
+    drop_blank: bool = False,
+    image_root: Path | None = None,
+    name: str | None = None,
+    source: str = "",
+    licence: str = "unknown",
+    overwrite: bool = False,
+) -> tuple[Manifest, list[str]]:
+    """The manifest of a table of images and a table of texts (or None), or of one file that is both; and notes on
+    what was not taken over. Raises what the tables and the writer raise.
+    """
+    image_source = Source(images, IMAGES, renames) if images else None
+    text_source = Source(texts, TEXTS, renames) if texts else None
+    sources = [each for each in (image_source, text_source) if each]
+    check_renames(renames, sources)
+    text_rows = TextRows(text_source, drop_blank) if text_source else None
+    manifest = write_manifest(
+        out,
+        name=name or sources[0].path.stem,
+        source=source or " and ".join(sorted({each.path.name for each in sources})),
+        licence=licence,
+        image_root=image_root or sources[0].path.parent,
+        images=image_rows(image_source, repeats=images == texts) if image_source else (),
+        texts=text_rows or (),
+        overwrite=overwrite,
+    )
+    notes = [f"{text_rows.left_out} blank texts were left out"] if text_rows and text_rows.left_out else []
+    for file in dict.fromkeys(each.path for each in sources):
+        mine = [each for each in sources if each.path == file]
+        unused = [name for name in mine[0].found if not any(name in each.columns.values() for each in mine)]
+        notes += [f"columns of '{file}' that were not read: {', '.join(unused)}"] if unused else []
+    return manifest, notes

@@ -1,0 +1,173 @@
+"""The command line's root: names the commands, loads each when it is called, turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from vlpipe.foundation.errors import UnknownNameError, VlpipeError
+
+# name -> (module:object, what it does); the words stand here too so that --help imports no stage (a test
+# compares them with the commands' own).
+COMMANDS = {
+    "manifest": ("vlpipe.manifests.commands:manifest", "Build and check tables of images and texts."),
+    "extract": ("vlpipe.extract.commands:extract", "Encode a manifest once into the cache."),
+    "train-head": ("vlpipe.heads.commands:train_head", "Train small heads on cached features."),
+    "eval": ("vlpipe.evaluate.commands:evaluate", "Measure finished runs; numbers go to the ledger."),
+    "results": ("vlpipe.evaluate.commands:results", "Show the ledger's numbers as a table."),
+    "train-backbone": ("vlpipe.backbones.commands:train_backbone", "Train a whole model, image and text tower."),
+    "cache": ("vlpipe.cache_store.commands:cache", "List and show cached features."),
+    "list": ("vlpipe.pipeline:list_shelf", "List what can be named on the command line."),
+    "demo": ("vlpipe.pipeline:demo", "Run the main job on made-up digits with the bundled encoder."),
+    "doctor": ("vlpipe.pipeline:doctor", "Show versions and check that this installation works."),
+}
+SHELVES = {
+    "encoders": "vlpipe.extract.contracts:SHELF",
+    "heads": "vlpipe.heads.contracts:SHELF",
+    "objectives": "vlpipe.backbones.contracts:SHELF",
+    "metrics": "vlpipe.evaluate.contracts:METRICS",
+    "tasks": "vlpipe.evaluate.contracts:TASKS",
+    "datasets": "vlpipe.manifests.contracts:SHELF",
+}
+ENCODER = "bundled:mad-clip"
+INTERRUPTED = 130
+
+
+def _load(path: str) -> object:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+class Root(click.Group):
+    """A group that imports a command's module only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which a project uses them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command, imported now."""
+        if cmd_name not in COMMANDS:
+            raise UnknownNameError("command", cmd_name, COMMANDS)
+        command = _load(COMMANDS[cmd_name][0])
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{COMMANDS[cmd_name][0]} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands from the words above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+
+
+@click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vlpipe")
+def cli() -> None:
+    """Encode images and texts once with frozen models, then train and evaluate small heads on the cache.
+
+    Exit codes: 0 done, 1 an error that you can mend, 2 usage, 3 done but too many rows failed, 4 stale or
+    foreign cache or run.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command line and exit with its code; what a user can mend is one line on stderr."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        cli.main(args=arguments, prog_name="vlpipe", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except VlpipeError as error:
+        _say(str(error))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted; what was committed is kept, the same command goes on from there")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0  # the reader (head, less) has seen enough
+    except OSError as error:
+        _say(f"{error.strerror or error}: {error.filename or 'no file named'}")
+        return 1
+    return 0
+
+
+def _say(message: str) -> None:
+    click.echo("error: " + " ".join(message.split()), err=True)
+
+
+@click.command(name="list", short_help=COMMANDS["list"][1])
+@click.argument("shelf", type=click.Choice(list(SHELVES)))
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_shelf(shelf: str, as_json: bool) -> None:
+    """List the names of one SHELF, as the other commands take them."""
+    import json
+
+    names = _load(SHELVES[shelf]).names()  # type: ignore[attr-defined]
+    if shelf == "encoders":
+        from vlpipe.extract.encoders.bundled import Bundled
+
+        names = [full for name in names for full in (Bundled.models() if name == "bundled" else [name])]
+    click.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+@click.command(short_help=COMMANDS["demo"][1])
+@click.option("--folder", default="demo", show_default=True, help="Where manifest, cache, runs and figures go.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of the tpc head.")
+def demo(folder: str, sets: tuple[str, ...]) -> None:
+    """Build MAD, encode it with the bundled CLIP, train the TPC core filter, evaluate before and after.
+
+    Run again it encodes and trains nothing; with another --set it trains only that.
+    """
+    manifest, cache, runs = f"{folder}/mad", f"{folder}/cache", f"{folder}/runs"
+    head = ["--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--runs", runs]
+    changed = [part for setting in sets for part in ("--set", setting)]
+    steps = [
+        ["manifest", "build", "mad", "--out", manifest],
+        ["extract", "--manifest", manifest, "--encoder", ENCODER, "--cache", cache],
+        ["train-head", "identity", *head],
+        ["train-head", "tpc", *head, *changed],
+        ["eval", "--all", "--task", "retrieval", "--split", "test", "--runs", runs],
+    ]
+    for step in steps:
+        click.secho("$ vlpipe " + " ".join(step), bold=True)
+        cli.main(args=step, prog_name="vlpipe", standalone_mode=False)
+
+
+@click.command(short_help=COMMANDS["doctor"][1])
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def doctor(as_json: bool) -> None:
+    """Show versions, devices and threads, and encode one picture and one text with the bundled model."""
+    import json
+    import platform
+    from importlib.metadata import version
+
+    import google_crc32c
+    import torch
+
+    from vlpipe.extract.load import load_encoder
+
+    load_encoder(ENCODER, {})
+    libraries = ("vlpipe", "torch", "torchvision", "transformers", "open_clip_torch", "zarr", "pyarrow")
+    facts = {name: version(name) for name in libraries} | {
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_available(),
+        "crc32c": google_crc32c.implementation,
+        ENCODER: "loads",
+    }
+    lines = [f"{name:16} {value}" for name, value in facts.items()]
+    click.echo(json.dumps(facts) if as_json else "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

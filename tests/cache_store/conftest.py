@@ -1,0 +1,53 @@
+"""The sample store, as a module that tests use."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("sample_store.py")
+
+
+@pytest.fixture(scope="session")
+def sample() -> Any:
+    spec = importlib.util.spec_from_file_location("sample_store", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SCRIPT = SCRIPT  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "m" / "tiny.image.zarr"
+
+
+@pytest.fixture
+def full(sample: Any, store: Path) -> Path:
+    """The whole sample, with row 9 failed and row 20 cut."""
+    sample.fill(sample.open_writer(store), status=sample.statuses(failed=[9], cut=[20]))
+    return store
+
+
+Contents = dict[str, bytes]
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], Contents]:
+    """All files of a store by name, but for when it was made."""
+
+    def read(store: Path) -> Contents:
+        found = {str(p.relative_to(store)): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
+        root = found["zarr.json"].decode()
+        own = json.loads(root)
+        del own["attributes"]["vlpipe"]["created"], own["attributes"]["vlpipe"]["checksum"]
+        return {**found, "zarr.json": json.dumps(own).encode()}
+
+    return read

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from vlpipe.evaluate import results
+from vlpipe.evaluate.bootstrap import Bootstrap
+from vlpipe.evaluate.results import LEDGER
+from vlpipe.evaluate.run import evaluate
+from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
+
+FEW = Bootstrap(replicates=50)
+Maker = Callable[..., Any]
+
+
+def full_matrix_recalls(x: np.ndarray, y: np.ndarray, owner: np.ndarray, k: int) -> tuple[float, float]:
+    """Recall@k both ways from float64 cosines of the rows as cached (float32)."""
+    x, y = x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)
+    scores = (x / np.linalg.norm(x, axis=1)[:, None]) @ (y / np.linalg.norm(y, axis=1)[:, None]).T
+    i2t, t2i = [], []
+    for i, row in enumerate(scores):
+        i2t.append(1 + (row[owner != i] >= row[owner == i].max()).sum())
+    for t, i in enumerate(owner):
+        t2i.append(1 + (np.delete(scores[:, t], i) >= scores[i, t]).sum())
+    return float(np.mean(np.array(i2t) <= k)), float(np.mean(np.array(t2i) <= k))
+
+
+def test_numbers_equal_the_full_matrix(place: Maker) -> None:
+    made = place()
+    done = evaluate(made.runs, made.train(), bootstrap=FEW)
+    test = np.arange(1, 60, 2)
+    texts = np.repeat(np.arange(60), 3) % 2 == 1
+    owner = np.repeat(np.arange(len(test)), 3)
+    for k in (1, 5, 10):
+        i2t, t2i = full_matrix_recalls(made.x[test], made.y[texts], owner, k)
+        assert done.entries[f"i2t_recall@{k}"].value == i2t
+        assert done.entries[f"t2i_recall@{k}"].value == pytest.approx(t2i, abs=1e-12)
+    assert (done.entries["i2t_recall@1"].rows, done.entries["t2i_recall@1"].rows) == (30, 90)
+
+
+def test_rows_and_ledger(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    done = evaluate(made.runs, run, bootstrap=FEW)
+    table = pq.read_table(done.path)
+    assert done.path == made.runs / run / "rows-retrieval-test.parquet"
+    assert table["query_id"].to_pylist()[:2] == ["i1", "i3"]
+    assert table["query_id"].to_pylist()[30:33] == ["t3", "t4", "t5"]
+    assert table["image_id"].to_pylist()[30:34] == ["i1", "i1", "i1", "i3"]
+    lines = [json.loads(line) for line in (made.runs / LEDGER).read_text().splitlines()]
+    line = next(line for line in lines if line["metric"] == "t2i_recall@1")
+    assert {"run", "task", "split", "value", "interval", "rows", "version", "commit", "time"} < line.keys()
+    assert line["interval"][0] <= line["value"] <= line["interval"][1]
+    provenance = line["provenance"]
+    assert provenance["manifest"] == made.manifest.digest
+    assert provenance["sources"] == {"image": "enc:a#pooled", "text": "enc:a#pooled"}
+    assert provenance["kind"] == "identity"
+
+
+def test_the_same_again_computes_and_appends_nothing(place: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = place()
+    run = made.train()
+    first = evaluate(made.runs, run, bootstrap=FEW)
+    before = (made.runs / LEDGER).read_bytes()
+    monkeypatch.setattr("vlpipe.heads.kinds.identity.Identity.score", None)
+    again = evaluate(made.runs, run, bootstrap=FEW)
+    assert (first.reused, again.reused) == (False, True)
+    assert (made.runs / LEDGER).read_bytes() == before
+    assert again.entries == first.entries
+    assert again.rows.query_ids.tolist() == first.rows.query_ids.tolist()
+    assert again.rows.values["rank"].tolist() == first.rows.values["rank"].tolist()
+
+
+def test_a_lost_ledger_is_made_again_from_the_rows(place: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = place()
+    run = made.train()
+    first = evaluate(made.runs, run, bootstrap=FEW)
+    lines = (made.runs / LEDGER).read_bytes().splitlines(keepends=True)
+    (made.runs / LEDGER).write_bytes(b"".join(lines[:3]))  # killed while appending
+    monkeypatch.setattr("vlpipe.heads.kinds.identity.Identity.score", None)
+    again = evaluate(made.runs, run, bootstrap=FEW)
+    assert not again.reused
+    assert {n: (e.value, e.interval) for n, e in again.entries.items()} == {
+        n: (e.value, e.interval) for n, e in first.entries.items()
+    }
+    assert len(results.latest(results.read(made.runs / LEDGER))) == len(first.entries)
+
+
+def test_other_options_have_rows_of_their_own(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    evaluate(made.runs, run, bootstrap=FEW)
+    other = evaluate(made.runs, run, options={"ks": [2]}, bootstrap=FEW)
+    assert "i2t_recall@2" in other.entries
+    assert other.path.name.startswith("rows-retrieval-test-")
+    assert evaluate(made.runs, run, bootstrap=FEW).reused
+    assert evaluate(made.runs, run, options={"ks": [2]}, bootstrap=FEW).reused
+
+
+def test_rows_that_failed_are_left_out_and_make_another_evaluation(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    evaluate(made.runs, run, bootstrap=FEW)
+    shutil.rmtree(made.root / "cache")
+    made.store("image", made.x, failed=[1])
+    made.store("text", made.y)
+    done = evaluate(made.runs, run, bootstrap=FEW)
+    assert not done.reused
+    assert done.entries["i2t_recall@1"].rows == 29
+    assert "i1" not in done.rows.query_ids.tolist()
+
+
+def test_features_of_another_model_are_refused(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    shutil.rmtree(made.root / "cache")
+    made.store("image", made.x)
+    made.store("text", made.y, weights="w1")
+    with pytest.raises(StaleError, match="weights"):
+        evaluate(made.runs, run, bootstrap=FEW)
+    assert not (made.runs / LEDGER).exists()
+
+
+def test_another_manifest(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    own = evaluate(made.runs, run, bootstrap=FEW)
+    other = place(images=40, noise=0.0, name="other")
+    done = evaluate(made.runs, run, manifest=other.manifest.folder, bootstrap=FEW)
+    assert done.entries["i2t_recall@1"].value == 1.0 > own.entries["i2t_recall@1"].value
+    assert done.path != own.path
+    assert done.entries["i2t_recall@1"].provenance.manifest == other.manifest.digest
+    assert len(results.by_run(results.latest(results.read(made.runs / LEDGER)))) == 2
+
+
+def test_what_cannot_be_evaluated(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    with pytest.raises(UnknownNameError, match="retrieval"):
+        evaluate(made.runs, run, "retrieval_")
+    with pytest.raises(UnknownNameError, match=f"did you mean '{run}'"):
+        evaluate(made.runs, run[:-1])
+    with pytest.raises(UnknownNameError, match="'ks'"):
+        evaluate(made.runs, run, options={"k": [1]})
+    with pytest.raises(UnknownNameError, match="'tset'; did you mean 'test'"):
+        evaluate(made.runs, run, split="tset")
+    with pytest.raises(VlpipeError, match="Recall@31 of a gallery of 30 images"):
+        evaluate(made.runs, run, options={"ks": [31]})
+    assert not list(Path(made.runs / run).glob("rows-*"))
+
+
+def test_all_images(place: Maker) -> None:
+    made = place()
+    assert evaluate(made.runs, made.train(), split="all", bootstrap=FEW).entries["i2t_recall@1"].rows == 60
+
+
+def test_longer_rows_change_nothing(place: Maker) -> None:
+    made = place()
+    plain = evaluate(made.runs, made.train(), bootstrap=FEW)
+    shutil.rmtree(made.root / "cache")
+    scale = np.where(np.arange(60) % 4 > 1, 10.0, 1.0)[:, None]
+    made.store("image", made.x * scale)
+    made.store("text", made.y)
+    scaled = evaluate(made.runs, plain.run, bootstrap=Bootstrap(51))
+    assert not scaled.reused
+    assert {n: e.value for n, e in scaled.entries.items()} == {n: e.value for n, e in plain.entries.items()}

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vlpipe.evaluate import figures
+from vlpipe.evaluate.answers import Evaluation
+from vlpipe.evaluate.contracts import Rows
+from vlpipe.evaluate.metrics.retrieval import Retrieval
+from vlpipe.evaluate.results import Entry, Provenance
+from vlpipe.evaluate.tasks.retrieval import Retrieval as Task
+
+
+def evaluation(run: str, seed: int = 0, each: int = 3) -> Evaluation:
+    draw = np.random.default_rng(seed)
+    image = np.concatenate([np.arange(20), np.repeat(np.arange(20), each)])
+    rank = draw.integers(1, 21, len(image))
+    values = {"direction": (np.arange(len(image)) >= 20).astype(np.int8), "rank": rank, "rank_optimistic": rank}
+    rows = Rows(np.arange(len(image)).astype(object), image, values)
+    made = Provenance(
+        evaluation="", kind="", config={}, sources={}, fingerprints="", manifest="", options={}, bootstrap={}
+    )
+    entries = {
+        name: Entry(
+            run=run,
+            task="retrieval",
+            split="test",
+            metric=name,
+            value=value,
+            interval=[value - 0.05, value + 0.1],
+            rows=20,
+            provenance=made,
+            version="",
+            commit=None,
+            time="",
+        )
+        for name, value in Retrieval().summarise(rows).items()
+    }
+    return Evaluation(run, "retrieval", "test", entries, rows, Path("rows"), False, [], Task(Task.Config()))
+
+
+def test_bars_are_the_entries_and_errors_the_intervals() -> None:
+    both = [evaluation("a"), evaluation("b", 1)]
+    left, right = figures.recalls(both).axes
+    for axes, direction in ((left, "i2t"), (right, "t2i")):
+        heights = [bar.get_height() for container in axes.containers[::2] for bar in container]
+        expected = [100 * e.entries[f"{direction}_recall@{k}"].value for e in both for k in (1, 5, 10)]
+        assert heights == pytest.approx(expected)
+        (lines,) = axes.containers[1].lines[2]
+        ends = [segment[:, 1].tolist() for segment in lines.get_segments()]
+        entries = [both[0].entries[f"{direction}_recall@{k}"] for k in (1, 5, 10)]
+        assert ends == [pytest.approx([100 * end for end in entry.interval or []]) for entry in entries]
+
+
+def test_curves_end_at_all_images_and_dots_are_means() -> None:
+    one = evaluation("a")
+    left, right = figures.sensitivity([one]).axes
+    for axes, name in ((left, "rank_std"), (right, "worst_gap")):
+        curve, dot = axes.lines
+        assert curve.get_ydata()[-1] == 100
+        assert dot.get_xdata()[0] == pytest.approx(one.entries[name].value)
+
+
+@pytest.mark.parametrize(("runs", "each"), [(1, 3), (9, 2), (30, 2), (2, 1)])
+def test_files_are_pictures_and_repeat_to_the_byte(tmp_path: Path, runs: int, each: int) -> None:
+    many = [evaluation(f"run-{n}", n, each) for n in range(runs)]
+    first = figures.draw(many, tmp_path / "a")
+    assert [path.name for path in first] == ["retrieval-test-recall.png", "retrieval-test-caption-sensitivity.png"]
+    if runs > 2:
+        return
+    for path, again in zip(first, figures.draw(many, tmp_path / "b"), strict=True):
+        assert path.read_bytes() == again.read_bytes()
+        with Image.open(path) as picture:
+            assert picture.size == (1500, 660)

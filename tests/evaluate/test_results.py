@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vlpipe.evaluate.bootstrap import Spread
+from vlpipe.evaluate.contracts import Rows
+from vlpipe.evaluate.results import Entry, Provenance, append, by_run, latest, over_seeds, read
+from vlpipe.evaluate.saved import read_rows, write_rows
+from vlpipe.evaluate.tables import markdown, print_table
+from vlpipe.foundation.errors import VlpipeError
+
+
+def entry(run: str = "tpc-1", metric: str = "i2t_recall@1", value: float = 0.5, **other: Any) -> Entry:
+    made = {"evaluation": "e", "kind": "tpc", "config": {"seed": 0, "lr": 0.1}, "sources": {}, "fingerprints": "f"}
+    made |= {"manifest": "m", "options": {"ks": [1]}, "bootstrap": {}} | other
+    return Entry(
+        run=run,
+        task="retrieval",
+        split="test",
+        metric=metric,
+        value=value,
+        interval=[value - 0.1, value + 0.1],
+        rows=10,
+        provenance=Provenance(**made),
+        version="1",
+        commit=None,
+        time="2026-01-01T00:00:00+00:00",
+    )
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    ledger = tmp_path / "runs" / "results.jsonl"
+    assert read(ledger) == []
+    append(ledger, [entry(), entry(value=0.25)])
+    append(ledger, [entry("ridge-ü")])
+    assert read(ledger) == [entry(), entry(value=0.25), entry("ridge-ü")]
+
+
+def test_the_latest_of_each_key_counts() -> None:
+    other = entry(value=0.9, options={"ks": [2]})
+    assert latest([entry(value=0.1), other, entry(value=0.2)]) == [entry(value=0.2), other]
+    assert len(latest([entry(), entry("x"), entry(metric="rank_std"), entry(manifest="n")])) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"run": "a"}', "task: Field required"),
+        ("not json", "Invalid JSON"),
+        ("", "Invalid JSON"),
+        (json.dumps(entry().model_dump() | {"value": "0.5"}), "value: Input should be a valid number"),
+        (json.dumps(entry().model_dump() | {"value": float("nan")}), "value: Input should be a finite number"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, why: str) -> None:
+    ledger = tmp_path / "results.jsonl"
+    append(ledger, [entry()])
+    with ledger.open("a") as file:
+        file.write(line + "\n")
+    append(ledger, [entry()])
+    with pytest.raises(VlpipeError, match=f"line 2 is not a result .*{why}"):
+        read(ledger)
+
+
+def test_an_unfinished_line_takes_no_other_with_it(tmp_path: Path) -> None:
+    ledger = tmp_path / "results.jsonl"
+    append(ledger, [entry()])
+    ledger.write_bytes(ledger.read_bytes() + b'{"run": "tp')
+    append(ledger, [entry(value=0.2)])
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(lines[0] + lines[2])
+    assert read(ledger) == [entry(), entry(value=0.2)]
+
+
+def test_lines_of_runs_and_over_seeds() -> None:
+    entries = [
+        entry(f"tpc-{seed}", metric, value + seed / 10, config={"seed": seed, "lr": 0.1})
+        for seed in (0, 1, 2)
+        for metric, value in (("i2t_recall@1", 0.2), ("rank_std", 3.0))
+    ]
+    entries.append(entry("tpc-9", config={"seed": 0, "lr": 0.2}))
+    assert [line.name for line in by_run(entries)] == ["tpc-0", "tpc-1", "tpc-2", "tpc-9"]
+    three, alone = over_seeds(entries)
+    assert three.name == "tpc, 3 seeds"
+    assert three.numbers["i2t_recall@1"] == Spread(pytest.approx(0.3), pytest.approx(0.1), 3)
+    assert alone.numbers == {"i2t_recall@1": Spread(0.5, None, 1)}
+
+
+def test_tables_show_percent_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = by_run([entry(), entry(metric="rank_std", value=3.25), entry(metric="t2i_median_rank", value=7.0)])
+    text = markdown(lines)
+    assert "| run | task | split | I→T R@1 | RankStd |" in text
+    assert "| tpc-1 | retrieval | test | 50.0 (40.0 to 60.0) | 3.2 (3.1 to 3.4) |" in text
+    assert "7.0 (6.9 to 7.1)" in markdown(lines, every=True)
+    print_table(lines)
+    printed = capsys.readouterr().out
+    assert "50.0" in printed
+    assert "40.0 to 60.0" in printed
+    assert "± 0.0 (n = 2)" in markdown(over_seeds([entry(), entry("tpc-2", config={"seed": 1, "lr": 0.1})]))
+
+
+def test_numbers_of_an_unknown_task_are_shown_whole() -> None:
+    odd = entry(metric="depth").model_copy(update={"task": "mylab:Task"})
+    assert "| depth |" in markdown(by_run([odd]))
+
+
+def test_rows_survive_storage(tmp_path: Path) -> None:
+    rows = Rows(
+        np.array(["a", "b,\n", "ü"], dtype=object),
+        np.array([2, 0, 2]),
+        {"rank": np.array([1, 5, 2]), "score": np.array([0.5, 1e-30, 2.0])},
+    )
+    write_rows(tmp_path / "rows.parquet", rows, ["i0", "i1", "i2"], {"task": "t"})
+    found, identity = read_rows(tmp_path / "rows.parquet")
+    assert identity == {"task": "t"}
+    assert found.query_ids.tolist() == ["a", "b,\n", "ü"]
+    assert found.image.tolist() == [0, 1, 0]
+    assert {name: v.tolist() for name, v in found.values.items()} == {
+        name: v.tolist() for name, v in rows.values.items()
+    }
+
+
+def test_rows_that_are_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(VlpipeError, match="delete it and evaluate again"):
+        read_rows(tmp_path / "rows.parquet")
