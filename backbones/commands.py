@@ -26,7 +26,7 @@ def train_backbone(
     import json
     from pathlib import Path
 
-    from vlpipe.backbones.loop import LoopConfig
+    from vlpipe.backbones.settings import LoopConfig
     from vlpipe.backbones.train import train
     from vlpipe.foundation.config import parse_sets, read_toml, resolve
 

@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from vlpipe.backbones.contracts import Objective, Stepped
 from vlpipe.backbones.data import IntArray, Order, Pairs, take
-from vlpipe.backbones.state import modules, parameters, restore, save_state, save_weights
-from vlpipe.foundation.config import Config
+from vlpipe.backbones.settings import LoopConfig, learning_rate
+from vlpipe.backbones.state import Progress, modules, parameters, restore, save_state, save_weights
+from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.foundation.progress import progress
 
 LOG = "log.jsonl"
 WARM_UP, TRAINING, CAPTIONS = 1, 2, 3  # purposes of random numbers, so that none are used twice
-
-
-class LoopConfig(Config):
-    """How to train. Steps are optimizer steps; the shares are of `steps`."""
-
-    seed: int = Field(default=0, ge=0)
-    steps: int = Field(default=3200, ge=1)
-    batch_size: int = Field(default=128, ge=2)
-    captions: int = Field(default=1, ge=1)  # K, texts of an image that a step sees
-    lr: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)  # of matrices; never of biases, norms and scales
-    warmup: float = Field(default=0.05, ge=0, le=1)  # share of the steps over which the rate grows
-    clip_norm: float = Field(default=1.0, gt=0)
-    text_warmup_steps: int = Field(default=0, ge=0)  # first, the text tower alone: two captions of one image
-    text_warmup_batch: int = Field(default=256, ge=2)
-    text_frozen: float = Field(default=0.0, ge=0, le=1)  # share of the steps in which the text tower rests
-    save_every: int = Field(default=200, ge=1)  # steps between validations, which are also resumed from
-    threads: int = Field(default=1, ge=1)  # of one operation; bits are the same for the same number
-    objective: dict[str, Any] = Field(default_factory=dict)  # the objective's own settings
-    encoder: dict[str, Any] = Field(default_factory=dict)  # the encoder's own settings
-
-
-def learning_rate(step: int, steps: int, config: LoopConfig) -> float:
-    """Linear growth over the first share of `steps`, then half a cosine to 0."""
-    grown = max(1, math.ceil(config.warmup * steps))
-    if step < grown:
-        return config.lr * (step + 1) / grown
-    return config.lr * (1 + math.cos(math.pi * (step - grown) / max(1, steps - grown))) / 2
 
 
 class Loop:
@@ -76,36 +49,44 @@ class Loop:
         self.device = next(iter(every.values())).device
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr)
 
-    def train(self, pairs: Pairs, held_out: Pairs | None, folder: Path) -> dict[str, float]:
+    def train(self, pairs: Pairs, held_out: Pairs | None, folder: Path) -> dict[str, Any]:
         """All steps that the folder's state does not have yet; the last line of the log.
 
-        Raises `VlpipeError` when there are fewer images than a batch needs, or no image has two captions and the
-        text tower is to be warmed up; `StaleError` when the folder holds another run.
+        Raises `VlpipeError` when there are fewer images than a batch needs, when no image has two captions and the
+        text tower is to be warmed up, and when the loss is not finite; `StaleError` when the folder holds another
+        run.
         """
-        torch.set_num_threads(self.config.threads)
-        done = restore(folder, self.parts, self.optimizer, self.run_digest)
-        lines = _kept_log(folder, done.step)
-        warm, total = self.config.text_warmup_steps, self.config.text_warmup_steps + self.config.steps
-        step_of = self._steps(pairs)
-        losses: list[float] = []
-        with progress("training", total) as advance:
-            advance(done.step)
-            for step in range(done.step, total):
-                losses.append(step_of[step >= warm](step if step < warm else step - warm))
-                advance(1)
-                if (step + 1) % self.config.save_every and step + 1 != total:
-                    continue
-                value = self.validate(held_out) if held_out is not None and step >= warm else None
-                line = {"step": step + 1, "phase": self._phase(step), "loss": float(np.mean(losses))}
-                lines.append(line if value is None else {**line, "validation_loss": value})
-                losses.clear()
-                if value is None or value < done.best:
-                    done.best = done.best if value is None else value
-                    save_weights(folder, self.parts)
-                done.step = step + 1
-                append_line(folder / LOG, lines[-1])
-                save_state(folder, self.parts, self.optimizer, done)
-        return {**lines[-1], "best_validation_loss": done.best}
+        with _threads(self.config.threads):
+            done = restore(folder, self.parts, self.optimizer, self.run_digest)
+            lines, losses = _kept_log(folder, done.step), []
+            learn, total = self._learner(pairs), self.config.text_warmup_steps + self.config.steps
+            with progress("training", total) as advance:
+                advance(done.step)
+                for step in range(done.step, total):
+                    losses.append(learn(step))
+                    advance(1)
+                    if (step + 1) % self.config.save_every == 0 or step + 1 == total:
+                        lines.append(self._save(step, float(np.mean(losses)), held_out, folder, done))
+                        losses = []
+        return lines[-1]
+
+    def _save(
+        self, step: int, loss: float, held_out: Pairs | None, folder: Path, done: Progress
+    ) -> dict[str, Any]:
+        """Validate, keep the weights where they are the best so far, and write what a resumed run begins with."""
+        line: dict[str, Any] = {"step": step + 1, "phase": self._phase(step), "loss": loss}
+        warming = step < self.config.text_warmup_steps
+        value = math.inf
+        if held_out is not None and not warming:
+            value = line["validation_loss"] = self.validate(held_out)
+            line["lowest_validation_loss"] = min(value, done.best)
+        if value < done.best or held_out is None or warming:
+            done.best = min(value, done.best)
+            save_weights(folder, self.parts)
+        done.step = step + 1
+        append_line(folder / LOG, line)
+        save_state(folder, self.parts, self.optimizer, done)
+        return line
 
     def _phase(self, step: int) -> str:
         if step < self.config.text_warmup_steps:
@@ -115,17 +96,18 @@ class Loop:
     def _frozen(self, step: int) -> bool:
         return step < round(self.config.text_frozen * self.config.steps)
 
-    def _steps(self, pairs: Pairs) -> tuple[Callable[[int], float], Callable[[int], float]]:
-        """What to do in a step of the text warm-up, and in one of the training itself."""
-        seed = self.config.seed
+    def _learner(self, pairs: Pairs) -> Callable[[int], float]:
+        """What learns from one step, counted from the beginning of the warm-up, and tells its loss."""
+        seed, warm = self.config.seed, self.config.text_warmup_steps
         order = Order(np.arange(len(pairs)), self.config.batch_size, [seed, TRAINING])
-        if not self.config.text_warmup_steps:
-            return (lambda step: 0.0), lambda step: self._training_step(pairs, order.at(step), step)
-        two = Order(pairs.with_captions(2), self.config.text_warmup_batch, [seed, WARM_UP])
-        return (
-            lambda step: self._warm_up_step(pairs, two.at(step), step),
-            lambda step: self._training_step(pairs, order.at(step), step),
-        )
+        two = Order(pairs.with_captions(2), self.config.text_warmup_batch, [seed, WARM_UP]) if warm else order
+
+        def learn(step: int) -> float:
+            if step < warm:
+                return self._warm_up_step(pairs, two.at(step), step)
+            return self._training_step(pairs, order.at(step - warm), step - warm)
+
+        return learn
 
     def _warm_up_step(self, pairs: Pairs, rows: IntArray, step: int) -> float:
         """Two captions of an image find each other, so that words are told apart before images count."""
@@ -151,6 +133,11 @@ class Loop:
         return embedded.view(*picked.shape, -1)
 
     def _descend(self, losses: Mapping[str, Tensor], rate: float) -> float:
+        value = losses["loss"].item()
+        if not math.isfinite(value):
+            raise VlpipeError(
+                f"the loss is {value}; lower lr (it is {self.config.lr:g}) or raise warmup, and begin again"
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
@@ -159,7 +146,7 @@ class Loop:
         self.optimizer.step()
         if isinstance(self.objective, Stepped):
             self.objective.after_step()
-        return losses["loss"].item()
+        return value
 
     def _learning(self, **parts: bool) -> None:
         for part, learns in parts.items():
@@ -183,6 +170,16 @@ class Loop:
             texts = self._texts(pairs, pairs.captions(rows, self.config.captions, rng))
             values.append(self.objective.loss(images, texts, _columns(pairs, rows))["loss"].item())
         return float(np.mean(values))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _columns(pairs: Pairs, rows: IntArray) -> dict[str, list[Any]]:

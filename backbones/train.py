@@ -11,7 +11,8 @@ from torch import nn
 from vlpipe.backbones.contracts import SHELF as OBJECTIVES
 from vlpipe.backbones.contracts import Objective
 from vlpipe.backbones.data import load_pairs
-from vlpipe.backbones.loop import Loop, LoopConfig
+from vlpipe.backbones.loop import Loop
+from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.state import WEIGHTS
 from vlpipe.extract.contracts import SHELF as ENCODERS
 from vlpipe.extract.contracts import Encoder, Spec

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 from vlpipe.cache_store.durable import write_durable
 from vlpipe.cache_store.errors import NotCachedError, writing
@@ -21,11 +23,11 @@ from vlpipe.cache_store.layout import (
     STATUS,
     ArraySpec,
     Side,
+    default_chunk_rows,
     lock_path,
     marker_path,
     rows_path,
 )
-from vlpipe.cache_store.layout import default_chunk_rows as chunk_rows_of
 from vlpipe.cache_store.markers import Marker
 from vlpipe.cache_store.metadata import guarded, read_json, read_node, sealed
 from vlpipe.foundation.files import fsync_folder
@@ -50,10 +52,9 @@ class Group:
     def of(
         cls, manifest: str, side: Side, encoder: str, constants: Mapping[str, float], ids: Ids, block_rows: int
     ) -> Group:
-        """The group of a new store."""
+        """What a store of these things would have; its table is not made yet."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        table = file_seal(parquet_bytes(ids))
-        return cls(manifest, side, encoder, dict(constants), len(ids), block_rows, ids_digest(ids), table, created)
+        return cls(manifest, side, encoder, dict(constants), len(ids), block_rows, ids_digest(ids), "", created)
 
     @classmethod
     def open(cls, store: Path) -> Group:
@@ -86,24 +87,22 @@ def create_store(store: Path, group: Group, ids: Ids) -> None:
     """Make a store without outputs; when another process makes it first, that one stays."""
     import zarr
 
-    with writing(store):
-        part = store.with_name(f".{store.name}.{os.getpid()}.part")
+    table = parquet_bytes(ids)
+    group = replace(group, table=file_seal(table))
+    with _made_whole(store, store) as part:
         zarr.create_group(part, attributes={"vlpipe": sealed(asdict(group))})
         create_array(part / STATUS, group, (), "uint8", {}, group.block_rows)
         create_array(part / CONTENT_HASH, group, (HASH_BYTES,), "uint8", {}, group.block_rows)
         marker_path(part, 0).parent.mkdir()
         lock_path(part, 0).parent.mkdir()
-        write_durable(rows_path(part), [parquet_bytes(ids)])
-        _move_whole(part, store)
+        write_durable(rows_path(part), [table])
 
 
 def add_output(store: Path, name: str, group: Group, spec: ArraySpec, fingerprint: Fingerprint) -> None:
     """Add an empty array for an output; when another process adds it first, that one stays."""
-    chunk_rows = chunk_rows_of(group.block_rows, spec.row_bytes)
-    with writing(store):
-        part = store.with_name(f".{store.name}.{name}.{os.getpid()}.part")
+    chunk_rows = default_chunk_rows(group.block_rows, spec.row_bytes)
+    with _made_whole(store / name, store) as part:
         create_array(part, group, spec.shape, spec.dtype, fingerprint, chunk_rows)
-        _move_whole(part, store / name)
 
 
 def create_array(
@@ -129,18 +128,35 @@ def create_array(
     array.attrs.put({"vlpipe": seal})
 
 
-def _move_whole(part: Path, place: Path) -> None:
-    """Sync a folder to disk and rename it; a folder that is there already stays, and the new one goes."""
-    for path in [*part.rglob("*"), part]:
-        if path.is_dir():
-            fsync_folder(path)
-        else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+@contextmanager
+def _made_whole(place: Path, store: Path) -> Iterator[Path]:
+    """A new folder beside the store, which gets its place, synced, by one rename.
+
+    Where another process was faster, its folder stays and the new one goes.
+    """
+    part = store.with_name(f".{store.name}.{uuid4().hex}.part")
+    try:
+        with writing(store):
+            yield part
+            _sync_all(part)
+            _move(part, place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _move(part: Path, place: Path) -> None:
     try:
         part.rename(place)
     except OSError:
         if not (place / "zarr.json").exists():
             raise
-        shutil.rmtree(part)
     fsync_folder(place.parent)
+
+
+def _sync_all(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -42,6 +42,7 @@ def exclusive(path: Path) -> Iterator[bool]:
     finally:
         if handle in _held:
             _held.remove(handle)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # now, also when a worker being forked still has a copy
             os.close(handle)
 
 

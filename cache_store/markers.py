@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from vlpipe.cache_store.durable import sync_folders, write_durable
+from vlpipe.cache_store.durable import write_durable
 from vlpipe.cache_store.errors import CorruptCacheError
 from vlpipe.cache_store.layout import marker_path
 from vlpipe.cache_store.metadata import read_json, sealed, unsealed
-from vlpipe.foundation.files import canonical_json
+from vlpipe.foundation.files import canonical_json, fsync_folder
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Marker:
         """Commit the block, durably."""
         path = marker_path(store, self.block)
         write_durable(path, [canonical_json(sealed(asdict(self))).encode()])
-        sync_folders([path], store)
+        fsync_folder(path.parent)
 
     @classmethod
     def read(cls, store: Path, block: int, rows: range, ids: str) -> Marker | None:

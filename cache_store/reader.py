@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import Rows, StoredArray
-from vlpipe.cache_store.committed import committed_blocks
-from vlpipe.cache_store.errors import CorruptCacheError, ForkedError, NotCachedError, RowsError
+from vlpipe.cache_store.committed import Crcs, committed_blocks
+from vlpipe.cache_store.errors import CorruptCacheError, ForkedError, NotCachedError, RowsError, StaleCacheError
 from vlpipe.cache_store.group import Group, output_names
 from vlpipe.cache_store.ids import positions_of, read_ids
 from vlpipe.cache_store.layout import USABLE, Status
@@ -34,6 +34,8 @@ def open_features(
     group = Group.open(path)
     if output not in output_names(path):
         raise UnknownNameError(f"output of '{path}'", output, output_names(path))
+    if strategy not in get_args(Strategy):
+        raise UnknownNameError("reading strategy", strategy, get_args(Strategy))
     return FeatureSet(path, output, group, strategy, memory_budget)
 
 
@@ -49,7 +51,8 @@ class FeatureSet:
         array = StoredArray.open(path / output)
         self.shape, self.dtype, self.fingerprint = array.shape, array.dtype, dict(array.fingerprint)
         self._ids = read_ids(path, group.table, group.rows)
-        self.status, self._rows = _opened(path, group, array, strategy, memory_budget)
+        self._group, self._array = group, array
+        self.status, self._crcs, self._rows = _opened(path, group, array, strategy, memory_budget)
         self.strategy = self._rows.name
         self.usable = np.isin(self.status, USABLE)
         self._process = os.getpid()
@@ -81,7 +84,8 @@ class FeatureSet:
 
         `out`, when given, is filled and returned: contiguous, of that shape and dtype. Raises `NotCachedError`
         that names rows that are not usable, `RowsError` for positions outside of the store or another `out`,
-        `CorruptCacheError` for a chunk found damaged at its first use, `ForkedError` after a fork.
+        `CorruptCacheError` for a chunk found damaged at its first use, `StaleCacheError` for one that was written
+        again since, `ForkedError` after a fork.
         """
         if os.getpid() != self._process:
             raise ForkedError(
@@ -97,7 +101,14 @@ class FeatureSet:
                 f"out has shape {out.shape} and dtype {out.dtype}, expected a contiguous array of shape "
                 f"{(len(where), *self.shape)} and dtype {self.dtype}"
             )
-        self._rows.take(where, out)
+        try:
+            self._rows.take(where, out)
+        except CorruptCacheError:
+            if committed_blocks(self.path, self._group, self._array)[1] == self._crcs:
+                raise
+            raise StaleCacheError(
+                f"'{self.path}' was written again since it was opened; run the same command again"
+            ) from None
         return out
 
     def _check(self, where: NDArray[Any]) -> None:
@@ -121,15 +132,15 @@ class FeatureSet:
 
 def _opened(
     path: Path, group: Group, array: StoredArray, strategy: Strategy, memory_budget: int
-) -> tuple[NDArray[np.uint8], Resident | Mapped]:
+) -> tuple[NDArray[np.uint8], Crcs, Resident | Mapped]:
     """Status and rows of one moment: when a writer replaced a block in between, both are read again."""
     while True:
         status, crcs = committed_blocks(path, group, array)
         fits = len(crcs) * array.file_bytes <= memory_budget
         try:
             if strategy == "resident" or (strategy == "auto" and fits):
-                return status, Resident(array, crcs)
-            return status, Mapped(array, crcs)
+                return status, crcs, Resident(array, crcs)
+            return status, crcs, Mapped(array, crcs)
         except CorruptCacheError:
             if committed_blocks(path, group, array)[1] == crcs:
                 raise

@@ -1,4 +1,4 @@
-"""Zero-shot attributes: which of an attribute's values does an encoder see in a picture?"""
+"""Zero-shot attributes: which of an attribute's values an encoder sees in a picture."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attribute_accuracy(
 
 
 def accuracy(images: Tensor, prompts: Tensor, truth: Sequence[int]) -> float:
-    """Percent of the rows of images (n, d) whose nearest prompt (classes, d) by cosine is `truth`; -1: not counted."""
+    """Percent of images (n, d) whose nearest prompt (classes, d) by cosine is `truth` (n); -1 does not count."""
     cosines = torch.nn.functional.normalize(images, dim=1) @ torch.nn.functional.normalize(prompts, dim=1).T
     if not bool(torch.isfinite(cosines).all()):
         raise VlpipeError("an embedding is not finite; no accuracy can be told")

@@ -37,8 +37,9 @@ _TURN = {
 }
 _DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
-# A filter for the process: `catch_warnings` is not safe in threads, and pictures are decoded in threads.
+# Filters for the process: `catch_warnings` is not safe in threads, and pictures are decoded in threads.
 warnings.simplefilter("error", Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)  # such a picture counts as upright
 
 
 class PictureError(VlpipeError):

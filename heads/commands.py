@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a run instead of a line.")
 def train_head(kind: str, **options: Any) -> None:
-    """Train the head KIND on cached features, one run for each combination of settings."""
+    """Train small heads on cached features.
+
+    KIND is a name of `vlpipe list heads`, or importable.module:Class. Each combination of the swept settings is
+    one run; a finished one is skipped, half a one resumed.
+    """
     from vlpipe.heads.opening import Opener
     from vlpipe.heads.splits import fractions
     from vlpipe.heads.sweep import Request, run_sweep

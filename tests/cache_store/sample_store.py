@@ -1,6 +1,6 @@
 """The content of a small store, and, run as a script, a process that writes it and is killed at a chosen sync.
 
-    python sample_store.py STORE SYNCS SECONDS    SYNCS: die instead of that fsync (0: never); SECONDS: pause a block
+python sample_store.py STORE SYNCS SECONDS    SYNCS: die instead of that fsync (0: never); SECONDS: pause a block
 """
 
 from __future__ import annotations

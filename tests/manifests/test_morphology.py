@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from skimage.measure import euler_number, label
+
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.digits import shipped_digits
 from vlpipe.manifests.morphology import COLOURS, Stroke, coloured, render, stroke, swell

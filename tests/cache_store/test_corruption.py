@@ -1,0 +1,120 @@
+"""Any damaged byte of a store is noticed, or makes no difference."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vlpipe.cache_store.errors import CorruptCacheError
+from vlpipe.cache_store.reader import open_features
+from vlpipe.foundation.errors import VlpipeError
+
+
+def everything(store: Path, name: str, strategy: Any) -> tuple[Any, ...]:
+    """All that a reader sees of an output."""
+    features = open_features(store, name, strategy=strategy)
+    rows = features.take(np.flatnonzero(features.usable)).tobytes()
+    own = (features.manifest, features.side, features.encoder, features.constants, features.fingerprint)
+    return (*own, features.ids, features.status.tobytes(), features.shape, features.dtype, rows)
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+def truncate(path: Path, draw: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: draw.randrange(len(data))])
+
+
+def damage_every_file(sample: Any, full: Path, rounds: int, seed: int) -> tuple[int, int]:
+    """Flip or cut each file of a store so many times; returns the cases tried and those noticed."""
+    draw = random.Random(seed)
+    files = [path for path in sorted(full.rglob("*")) if path.is_file() and path.stat().st_size]
+    names = sorted(sample.OUTPUTS)
+    whole = {name: everything(full, name, "resident") for name in names}
+    tried = noticed = 0
+    for path in files:
+        kept = path.read_bytes()
+        for turn in range(rounds):
+            (truncate if turn % 2 else flip)(path, draw)
+            strategy = draw.choice(["resident", "mapped"])
+            for name in names:
+                tried += 1
+                try:
+                    assert everything(full, name, strategy) == whole[name], path
+                except VlpipeError:
+                    noticed += 1
+            path.write_bytes(kept)
+    return tried, noticed
+
+
+def test_damage_is_noticed_or_harmless(sample: Any, full: Path) -> None:
+    tried, noticed = damage_every_file(sample, full, rounds=2, seed=0)
+    assert tried > 180  # 31 files, three outputs
+    assert noticed > 90  # a chunk of one output does not matter to the others
+
+
+@pytest.mark.soak
+def test_much_damage_is_noticed_or_harmless(sample: Any, full: Path) -> None:
+    tried, _ = damage_every_file(sample, full, rounds=60, seed=1)
+    assert tried > 3 * 500
+
+
+@pytest.mark.parametrize("strategy", ["resident", "mapped"])
+@pytest.mark.parametrize("damage", [flip, truncate, lambda path, _: path.unlink()])
+def test_a_damaged_chunk_names_file_and_rows_and_is_mended(
+    sample: Any, full: Path, contents: Any, strategy: Any, damage: Callable[[Path, random.Random], None]
+) -> None:
+    before = contents(full)
+    chunk = full / "pooled" / "c" / "2" / "0"
+    damage(chunk, random.Random(3))
+    with pytest.raises(CorruptCacheError, match=r"pooled/c/2/0' .*; rows 16 to 23 are lost: delete that file"):
+        everything(full, "pooled", strategy)
+    everything(full, "tokens", strategy)
+    chunk.unlink(missing_ok=True)
+    writer = sample.open_writer(full)
+    assert writer.missing() == [2]
+    sample.fill(writer, status=sample.statuses(failed=[9], cut=[20]))
+    assert contents(full) == before
+
+
+def test_a_damaged_marker_names_its_rows_and_is_mended(sample: Any, full: Path, contents: Any) -> None:
+    before = contents(full)
+    marker = full / "status" / "blocks" / "4.json"
+    marker.write_bytes(marker.read_bytes().replace(b'"ok":5', b'"ok":4'))
+    with pytest.raises(CorruptCacheError, match=r"blocks/4.json' .*rows 32 to 36"):
+        open_features(full, "pooled")
+    writer = sample.open_writer(full)
+    assert sample.fill(writer, status=sample.statuses(failed=[9], cut=[20])) == [4]
+    assert contents(full) == before
+
+
+def test_a_marker_of_another_store_does_not_count(sample: Any, full: Path) -> None:
+    other = full.with_name("other.zarr")
+    sample.fill(sample.open_writer(other, ids=[f"other {i}" for i in range(37)]))
+    shutil.copy(other / "status" / "blocks" / "1.json", full / "status" / "blocks" / "1.json")
+    with pytest.raises(CorruptCacheError, match="of other rows; rows 8 to 15"):
+        open_features(full, "pooled")
+    assert sample.open_writer(full).missing() == [1]
+
+
+def test_the_status_array_alone_commits_nothing(sample: Any, full: Path) -> None:
+    (full / "status" / "blocks" / "1.json").unlink()
+    assert not open_features(full, "pooled").usable[8:16].any()
+
+
+def test_a_folder_that_is_no_store(sample: Any, store: Path) -> None:
+    store.mkdir(parents=True)
+    (store / "something").touch()
+    for use in (sample.open_writer, lambda path: open_features(path, "pooled")):
+        with pytest.raises(CorruptCacheError, match="not vlpipe's"):
+            use(store)

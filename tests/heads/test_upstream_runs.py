@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
+from vlpipe.heads.runs import open_joined
+
+World = Any
+Maker = Callable[..., World]
+FAST = {"epochs": 3, "batch_size": 8, "lr": 1e-2}
+
+
+def test_runs_stand_on_runs(world: Maker) -> None:
+    """ridge maps images of another width, tpc learns on what comes out, a second tpc on the first."""
+    made = world(image_width=9)
+    with pytest.raises(VlpipeError, match=r"9.*6"):
+        made.trained("tpc", **FAST)
+    ridge = made.trained("ridge").run
+    source = f"enc:a#pooled::{ridge.id}"
+    first = made.trained("tpc", sources={"image": source, "text": source}, **FAST).run
+    assert first.sources["image"] == source
+    data = open_joined(first)
+    batch = data.image_batch(np.arange(4))
+    expected = ridge.head().images(open_joined(ridge).image_batch(np.arange(4))).x["image"]
+    torch.testing.assert_close(batch.x["image"], expected)
+    chained = dict.fromkeys(("image", "text"), f"{source}::{first.id}")
+    second = made.trained("tpc", sources=chained, **FAST).run
+    texts = open_joined(second).text_batch(np.arange(5), "text").x["text"]
+    own = first.head().texts(data.text_batch(np.arange(5), "text")).x["text"]
+    torch.testing.assert_close(texts, own)
+
+
+def test_a_run_on_other_rows_than_it_was_trained_on_is_stale(world: Maker) -> None:
+    made = world(image_width=9)
+    ridge = made.trained("ridge").run
+    made.store("enc:b", "image", np.ones((40, 9)), weights="w1")
+    with pytest.raises(StaleError, match="weights: cached 'w0', asked 'w1'"):
+        made.plan("tpc", sources={"image": f"enc:b::{ridge.id}"})
+    with pytest.raises(StaleError, match="through"):
+        made.plan("tpc", sources={"image": f"enc:a::{ridge.id}::{ridge.id}"})
+    with pytest.raises(UnknownNameError, match="no run"):
+        made.plan("tpc", sources={"image": "enc:a::ridge-0"})
