@@ -29,10 +29,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Type checkers do not follow the editable install's import hook; the link shows them the package.
+# Type checkers do not follow the editable install's import hook; the link shows them the package. The packages are
+# named one by one, since the link also leads back to build/.
 types: $(STAMP)
 	mkdir -p build/typecheck && ln -sfn "$(CURDIR)" build/typecheck/vlpipe
-	$(BIN)/mypy -p vlpipe
+	$(BIN)/mypy -m vlpipe.pipeline $(patsubst %/__init__.py,-p vlpipe.%,$(sort $(wildcard */__init__.py)))
 
 unit: $(STAMP) $(REAL)
 	$(BIN)/python -m pytest --quiet

@@ -1,6 +1,6 @@
 """The main job on real photos, checked from outside: extract, ridge, retrieval.
 
-    python benchmarks/flickr8k_ridge.py --photos-root ../shared/data/flickr8k --models build/real-models --out build/flickr8k
+    python benchmarks/flickr8k_ridge.py --photos-root ../shared/data/flickr8k --models build/real-models
 
 runs vlpipe's own commands over Flickr8k with DINOv2-small-derived features (CLS) and MiniLM (mean), then
 compares what they left with two computations that share no code with vlpipe: the features with a plain
@@ -26,10 +26,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Features = dict[str, Floats]
 KS = (1, 5, 10)
+TOLERANCE = 1e-5
 
 
 def vlpipe(*arguments: str) -> Any:
-    """What one command prints with --json; its own words go to stderr."""
+    """What one command prints with --json, its last line; its own words go to stderr."""
     command = [sys.executable, "-m", "vlpipe.pipeline", *arguments, "--json"]
     print("$ vlpipe " + " ".join(arguments), flush=True)
     start = time.perf_counter()
@@ -37,7 +38,7 @@ def vlpipe(*arguments: str) -> Any:
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode}")
     print(f"  {time.perf_counter() - start:.1f} s", flush=True)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def subset(root: Path, out: Path, photos: int) -> Path:
@@ -79,7 +80,8 @@ def plain_features(models: Path, photos: list[Path], captions: list[str]) -> tup
     tokenizer = AutoTokenizer.from_pretrained(models / "all-MiniLM-L6-v2")
     with torch.inference_mode():
         images = [
-            vision(**processor(Image.open(p).convert("RGB"), return_tensors="pt")).last_hidden_state[0, 0] for p in photos
+            vision(**processor(Image.open(p).convert("RGB"), return_tensors="pt")).last_hidden_state[0, 0]
+            for p in photos
         ]
         texts = [language(**tokenizer(c, return_tensors="pt")).last_hidden_state[0].mean(0) for c in captions]
     return torch.stack(images).double().numpy(), torch.stack(texts).double().numpy()
@@ -126,3 +128,75 @@ def recalls(scores: Floats, owner: Ints) -> dict[str, float]:
     match = scores[owner, np.arange(len(owner))]
     t2i = 1 + ((scores >= match[None]) & ~own).sum(0)
     return {f"{name}_recall@{k}": float((r <= k).mean()) for name, r in (("i2t", i2t), ("t2i", t2i)) for k in KS}
+
+
+def largest_difference(cached: Features, ids: list[str], plain: Floats) -> float:
+    """Largest absolute difference of any value."""
+    return float(np.abs(np.stack([cached[i] for i in ids]) - plain).max())
+
+
+def main() -> None:
+    """Run all of it; exit 1 where a comparison fails."""
+    options = parse()
+    out: Path = options.out
+    root = subset(options.photos_root, out / "photos", options.photos) if options.photos else options.photos_root
+    vision, language = (f"hf:{(options.models / name).resolve()}" for name in ("dinov2-small", "all-MiniLM-L6-v2"))
+    manifest, cache, runs = (str(out / name) for name in ("manifest", "cache", "runs"))
+    vlpipe("manifest", "build", "flickr8k", "--root", str(root), "--out", manifest)
+    extract = ("extract", "--manifest", manifest, "--cache", cache, "--dtype", "float32", "--encoder")
+    images = vlpipe(*extract, vision, "--output", "cls")
+    texts = vlpipe(*extract, language, "--output", "mean")
+    sources = ("--source", f"image={vision}#cls", "--source", f"text={language}#mean")
+    run = vlpipe("train-head", "ridge", "--manifest", manifest, "--cache", cache, "--runs", runs, *sources)
+    found = vlpipe("eval", "--run", run["run"], "--task", "retrieval", "--split", "test", "--runs", runs)
+    metrics = {name: entry["value"] for name, entry in found["evaluations"][0]["metrics"].items()}
+    strength = run["scalars"]["strength"]
+    x, y = features(Path(images["store"]), "cls"), features(Path(texts["store"]), "mean")
+    split, captions = joined(Path(manifest))
+    failed = compare_features(options, Path(manifest), x, y, captions)
+    expected = recalls(*ridge_scores(x, y, split, captions, strength))
+    print(f"strength {strength:g}, chosen by vlpipe on validation photos")
+    for name, value in expected.items():
+        equal = metrics[name] == value
+        failed |= not equal
+        print(f"{name:14} vlpipe {metrics[name]:.4f}  NumPy {value:.4f}  {'equal' if equal else 'DIFFERENT'}")
+    print(f"rank_std {metrics['rank_std']:.2f}  worst_gap {metrics['worst_gap']:.2f}")
+    sys.exit(int(failed))
+
+
+def compare_features(
+    options: argparse.Namespace, manifest: Path, x: Features, y: Features, captions: dict[str, list[str]]
+) -> bool:
+    """Print the largest differences from the plain script on evenly spread photos; True where one is too large."""
+    chosen = list(captions)[:: max(1, len(captions) // options.compare)]
+    table = pq.read_table(manifest / "texts.parquet", columns=["text_id", "text"]).to_pydict()
+    words = dict(zip(table["text_id"], table["text"], strict=True))
+    paths = pq.read_table(manifest / "images.parquet", columns=["image_id", "path"]).to_pydict()
+    files = dict(zip(paths["image_id"], paths["path"], strict=True))
+    queries = [captions[i][0] for i in chosen]
+    photos = [options.photos_root / "images" / files[i] for i in chosen]
+    plain_x, plain_y = plain_features(options.models, photos, [words[q] for q in queries])
+    differences = {
+        "image": largest_difference(x, chosen, plain_x),
+        "text": largest_difference(y, queries, plain_y),
+    }
+    for side, difference in differences.items():
+        print(
+            f"{side} features of {len(chosen)} rows: largest difference from plain transformers {difference:.1e}"
+        )
+    return max(differences.values()) > TOLERANCE
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos-root", type=Path, default=Path("../shared/data/flickr8k"))
+    parser.add_argument("--models", type=Path, default=Path("build/real-models"))
+    parser.add_argument("--out", type=Path, default=Path("build/flickr8k"))
+    parser.add_argument("--photos", type=int, default=0, help="how many photos; 0 takes all")
+    parser.add_argument("--compare", type=int, default=200, help="rows compared with plain transformers")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 
-MAIN = ("pooled", "cls", "mean", "patch_mean")
+MAIN = ("pooled", "mean", "cls", "patch_mean")  # only texts have a plain mean
 _LAYER = re.compile(r"layer_(-?\d+)\.(\w+)")
 
 
@@ -26,7 +26,7 @@ def layer_of(name: str) -> tuple[int, str] | None:
 
 
 def main_output(known: Iterable[str]) -> str:
-    """The output that is taken when none is named: pooled, else cls, else mean, else patch_mean."""
+    """The output that is taken when none is named: pooled, else a text's mean or an image's cls."""
     names = list(known)
     return next((name for name in MAIN if name in names), names[0])
 

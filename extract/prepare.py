@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +22,9 @@ class Failure:
     reason: str
 
 
-def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int) -> Iterator[R | Failure]:
+def prefetch(
+    work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int
+) -> Generator[R | Failure, None, None]:
     """The work's results in order, at most `ahead` of them begun and not yet taken.
 
     An item whose work raises gives a `Failure`. When the consumer stops early nothing more is begun, and

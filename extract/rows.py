@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from vlpipe.extract.pictures import content_hash, decode, read_bytes
 from vlpipe.extract.prepare import Failure, prefetch
 from vlpipe.foundation.errors import VlpipeError
 
-AHEAD = 4  # prepared items waiting per worker, and batches of them
+AHEAD = 4  # items in work or waiting per worker, beside one batch
+Result = tuple[bytes, Prepared] | Failure
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,24 @@ class Encoded:
         return int((zero & (self.status != Status.FAILED)).sum())
 
 
-def encode_rows(work: Work, sources: list[Source]) -> Encoded:
-    """Encode rows of one block; what fails is that row's failure only.
+def prepare_rows(work: Work, sources: Iterable[Source]) -> Generator[Result, None, None]:
+    """Content hash and tensors of each row, in order, prepared ahead in threads; closing it ends them."""
+    # Tokenizers hold a lock, and a text costs less than handing it to a thread.
+    workers = work.workers if work.side == "image" else 0
+    return prefetch(partial(_prepare, work), sources, workers, AHEAD * workers + work.batch_size)
+
+
+def encode_rows(work: Work, results: Iterator[Result], count: int) -> Encoded:
+    """Encode the next `count` prepared rows, all of one block; what fails is that row's failure only.
 
     The batches depend on the rows alone, so a block that is done again comes out equal to the bit. Pictures are
     encoded as they come, texts by length, which pads less.
     """
-    found = Encoded.empty(work, len(sources))
+    found = Encoded.empty(work, count)
     first: dict[bytes, int] = {}
     repeats: list[tuple[int, int]] = []
     waiting: list[tuple[int, Prepared]] = []
-    for row, result in enumerate(_prepared(work, sources)):
+    for row, result in enumerate(islice(results, count)):
         if isinstance(result, Failure):
             found.failures[row] = result.reason
             continue
@@ -98,12 +107,6 @@ def encode_rows(work: Work, sources: list[Source]) -> Encoded:
     return found
 
 
-def _prepared(work: Work, sources: list[Source]) -> Iterable[tuple[bytes, Prepared] | Failure]:
-    # Tokenizers hold a lock, and a text costs less than handing it to a thread.
-    workers = work.workers if work.side == "image" else 0
-    return prefetch(partial(_prepare, work), sources, workers, AHEAD * max(workers, work.batch_size))
-
-
 def _prepare(work: Work, source: Source) -> tuple[bytes, Prepared]:
     if work.side == "text":
         content = content_hash(source.content.encode("utf-8"))
@@ -117,7 +120,7 @@ def _encode(work: Work, batch: list[tuple[int, Prepared]], found: Encoded) -> No
     together = work.encoder.collate([prepared for _, prepared in batch])
     try:
         rows = work.encoder.encode(together, tuple(work.outputs))
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         raise VlpipeError(
             f"a batch of {len(batch)} does not fit the device's memory; run again with a smaller --batch-size, "
             "committed blocks are kept"

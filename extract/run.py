@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from vlpipe.cache_store.group import output_names
 from vlpipe.cache_store.layout import ArraySpec, Side, Status, store_path
@@ -16,9 +20,9 @@ from vlpipe.extract.contracts import Encoder
 from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.load import fingerprints
 from vlpipe.extract.output_names import find_output
-from vlpipe.extract.rows import Encoded, Source, Work, encode_rows
+from vlpipe.extract.rows import Encoded, Source, Work, encode_rows, prepare_rows
 from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
-from vlpipe.foundation.progress import Advance, progress
+from vlpipe.foundation.progress import progress
 from vlpipe.manifests.manifest import Manifest
 
 CONTENT: dict[Side, str] = {"image": "path", "text": "text"}
@@ -156,6 +160,15 @@ def _check_complete(writer: StoreWriter, absent: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is encoded of one block: all of it, or the rows at `places`, counted from its first."""
+
+    block: int
+    sources: list[Source]
+    places: list[int] | None
+
+
 class _Run:
     """The pass over a store's blocks, and what it counts."""
 
@@ -166,17 +179,25 @@ class _Run:
         self.zero_norm = 0
 
     def all_blocks(self) -> None:
-        """Encode the missing blocks in order, then failed rows again where that is asked for."""
-        missing = set(self.writer.missing())
+        """Encode the missing blocks in order, and failed rows again where that is asked for.
+
+        Rows are prepared ahead over the ends of blocks; those of a block that another process holds are dropped.
+        """
         again = self._failed_rows() if self.job.retry_failed else {}
-        total = sum(len(self.writer.span(block)) for block in missing) + sum(map(len, again.values()))
-        with progress(f"{self.job.name} {self.job.side}", total) as advance:
-            for block, sources in self._blocks(missing | set(again)):
-                with self.writer.claim(block) as mine:
-                    if mine and block in missing:
-                        self._encode(block, sources, advance)
-                    elif mine:
-                        self._mend(block, sources, again[block], advance)
+        parts: deque[Part] = deque()
+        prepared = prepare_rows(self.work, self._sources(set(self.writer.missing()), again, parts))
+        with progress(f"{self.job.name} {self.job.side}", self._total(again)) as advance, closing(prepared):
+            for first in prepared:  # asking for it has filled `parts`
+                part = parts.popleft()
+                results = islice(chain([first], prepared), len(part.sources))
+                with self.writer.claim(part.block) as mine:
+                    if mine:
+                        self._finish(part, encode_rows(self.work, results, len(part.sources)))
+                deque(results, maxlen=0)
+                advance(len(part.sources))
+
+    def _total(self, again: dict[int, list[int]]) -> int:
+        return sum(len(self.writer.span(block)) for block in self.writer.missing()) + sum(map(len, again.values()))
 
     def _failed_rows(self) -> dict[int, list[int]]:
         """Failed rows by block, counted from the block's first."""
@@ -186,34 +207,33 @@ class _Run:
             found.setdefault(block, []).append(place)
         return found
 
-    def _blocks(self, wanted: set[int]) -> Iterator[tuple[int, list[Source]]]:
-        if not wanted:
+    def _sources(self, missing: set[int], again: dict[int, list[int]], parts: deque[Part]) -> Iterator[Source]:
+        """The rows to encode, in order; each block is put on `parts` when its first row is asked for."""
+        if not missing and not again:
             return
         side = self.job.side
         batches = self.job.manifest.batches(side, [f"{side}_id", CONTENT[side]], self.writer.block_rows)
         for block, batch in enumerate(batches):
-            if block in wanted:
-                yield block, list(map(Source, batch.column(0).to_pylist(), batch.column(1).to_pylist()))
+            places = None if block in missing else again.get(block, [])
+            rows = batch if places is None else batch.take(pa.array(places, pa.int64()))
+            if len(rows):
+                sources = list(map(Source, rows.column(0).to_pylist(), rows.column(1).to_pylist()))
+                parts.append(Part(block, sources, places))
+                yield from sources
 
-    def _encode(self, block: int, sources: list[Source], advance: Advance) -> None:
-        found = encode_rows(self.work, sources)
-        self._list(found, sources)
-        self.writer.write(block, found.rows, found.status, found.content_hash)
-        self._count(found, advance)
-
-    def _mend(self, block: int, sources: list[Source], places: list[int], advance: Advance) -> None:
-        """Encode the failed rows of a committed block again; the others keep their values."""
-        old = self.writer.read_block(block)
-        tried = [sources[place] for place in places]
-        found = encode_rows(self.work, tried)
-        self._list(found, tried)
-        rows = {name: np.array(values, np.float32) for name, values in old.rows.items()}
-        status, content = old.status.copy(), old.content_hash.copy()
-        for name, values in rows.items():
-            values[places] = found.rows[name]
-        status[places], content[places] = found.status, found.content_hash
-        self.writer.write(block, rows, status, content)
-        self._count(found, advance)
+    def _finish(self, part: Part, found: Encoded) -> None:
+        self._list(found, part.sources)
+        rows, status, content = found.rows, found.status, found.content_hash
+        if part.places is not None:  # the other rows of the block keep their values
+            old = self.writer.read_block(part.block)
+            rows = {name: np.array(values, np.float32) for name, values in old.rows.items()}
+            status, content = old.status.copy(), old.content_hash.copy()
+            for name, values in rows.items():
+                values[part.places] = found.rows[name]
+            status[part.places], content[part.places] = found.status, found.content_hash
+        self.writer.write(part.block, rows, status, content)
+        self.encoded += len(part.sources)
+        self.zero_norm += found.zero_norm()
 
     def _list(self, found: Encoded, sources: list[Source]) -> None:
         """Before the block is committed: a failed row in a store always has its reason."""
@@ -223,8 +243,3 @@ class _Run:
             for row, reason in found.failures.items()
         ]
         self.failures.add(records)
-
-    def _count(self, found: Encoded, advance: Advance) -> None:
-        self.encoded += len(found.status)
-        self.zero_norm += found.zero_norm()
-        advance(len(found.status))

@@ -30,12 +30,12 @@ ZOOM = 4
 FINE = SIDE * ZOOM
 TYPICAL_RADIUS = 1.07  # half a stroke, the geometric mean over MNIST (log-sd 0.28)
 WIDTH_STEP = 0.7  # thickening and thinning move each edge by this much
-THINNEST = 0.45  # half the width that thinning always leaves around the skeleton
+THINNEST = 0.55  # half the width that thinning always leaves around the skeleton
 SWELL_RADIUS = 7.0
 SWELL_STRENGTH = 3.0
 SWELL_GROWTH = 0.3  # power of the stroke width that the radius grows with
 BARS = 3
-BAR_WIDTH = 1.5
+BAR_WIDTH = 2.0
 SCALES = {"large": 1.1, "small": 0.75}
 COLOURS = {
     "gray": (1, 1, 1),

@@ -9,7 +9,9 @@ DINOv2's last layer is before that norm and that of Llama, GPT-2 or BERT is afte
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -232,10 +234,11 @@ class Hf:
         import transformers
 
         try:
-            loader = getattr(transformers, kind)
-            return loader.from_pretrained(
-                self.source, local_files_only=self.local, trust_remote_code=False, **options
-            )
+            with _quiet():
+                loader = getattr(transformers, kind)
+                return loader.from_pretrained(
+                    self.source, local_files_only=self.local, trust_remote_code=False, **options
+                )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             where = "this folder" if self.local else "the hub or its local cache; a local folder works offline"
             reason = " ".join(str(error).split())[:300]
@@ -259,7 +262,24 @@ class _Tower(nn.Module):
         self.output = output
 
     def forward(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """(rows, width) of prepared tensors."""
         return self.read(tensors, (self.output,))[self.output]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the library reports while loading is checked here; bars only where someone looks."""
+    from transformers.utils import logging
+
+    talk: Any = logging
+    before = talk.get_verbosity()
+    talk.set_verbosity_error()
+    if not sys.stderr.isatty():
+        talk.disable_progress_bar()
+    try:
+        yield
+    finally:
+        talk.set_verbosity(before)
 
 
 def _source(model: str) -> str:

@@ -203,7 +203,7 @@ class Source:
                 f"configuration '{path}' lacks {', '.join(sorted(missing))}; expected open_clip's form"
             )
         self.preprocessing = found.get("preprocess_cfg")
-        name = f"{path.stem}-{digest(settings)[:12]}"
+        name = f"vlpipe-{digest(settings)[:16]}"  # not the file's name: open_clip reads tokenizers out of names
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{name}.json"
             file.write_text(json.dumps(settings), encoding="utf-8")
@@ -267,12 +267,14 @@ class _Tower(nn.Module):
         self.read = encoder.run
 
     def forward(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """(rows, width) of prepared tensors."""
         return self.read(tensors, ("pooled",))["pooled"]
 
 
 def _weights(model: Any) -> dict[Side, str]:
     """A digest a side: another text tower does not make cached images stale."""
-    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("logit_")}
+    unread = ("logit_", "text_decoder.")  # the constants, and CoCa's captioner
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(unread)}
     image = {name: tensor for name, tensor in state.items() if name.startswith("visual.")}
     text = {name: tensor for name, tensor in state.items() if name not in image}
     return {"image": tensors_digest(image), "text": tensors_digest(text)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+from vlpipe.manifests.manifest import Manifest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for toys/, which the command line names as `toys.toy:Toy`
 
 WORDS = ["a", "photo", "of", "the", "red", "blue", "dog", "cat", "on", "mat", "and", "runs", "house", "tree"]
 WORDS += ["bird", "fish", "hat"]
@@ -162,3 +168,25 @@ def picture(seed: int, size: tuple[int, int] = (48, 40)) -> Image.Image:
 @pytest.fixture(scope="session")
 def draw() -> Callable[..., Image.Image]:
     return picture
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory, draw: Callable[..., Image.Image]) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(200):
+        draw(number, (12, 10)).save(folder / f"{number:03d}.png")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "page.jpg").write_bytes(b"<html>404</html>")
+    (folder / "cut.png").write_bytes((folder / "000.png").read_bytes()[:60])
+    (folder / "folder.png").mkdir()
+    shutil.copy(folder / "005.png", folder / "same-as-005.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Manifest:
+    """200 pictures, 200 texts: four blocks of 64."""
+    paths = [f"{n:03d}.png" for n in range(200)]
+    from toys.mini import captions, manifest
+
+    return manifest(tmp_path_factory.mktemp("good") / "m", photos, paths, captions(200))

@@ -1,89 +1,24 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
-import multiprocessing
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from toys.mini import BAD, captions, counts, job, manifest, store_files
 
 from vlpipe.cache_store.errors import StaleCacheError, ValueRangeError
-from vlpipe.cache_store.layout import Side, Status
+from vlpipe.cache_store.layout import Status, lock_path
 from vlpipe.cache_store.reader import open_features
 from vlpipe.extract.load import load_encoder
-from vlpipe.extract.run import InterruptedRunError, Job, Summary, extract
+from vlpipe.extract.run import InterruptedRunError, Summary, extract
 from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
 from vlpipe.manifests.manifest import Manifest
-from vlpipe.manifests.writer import write_manifest
-from vlpipe.pipeline import run
-
-TOYS = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(TOYS)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, draw: Callable[..., Image.Image]) -> Path:
-    folder = tmp_path_factory.mktemp("photos")
-    for number in range(200):
-        draw(number, (12, 10)).save(folder / f"{number:03d}.png")
-    (folder / "empty.jpg").write_bytes(b"")
-    (folder / "page.jpg").write_bytes(b"<html>404</html>")
-    (folder / "cut.png").write_bytes((folder / "000.png").read_bytes()[:60])
-    (folder / "folder.png").mkdir()
-    shutil.copy(folder / "005.png", folder / "same-as-005.png")
-    return folder
-
-
-BAD = ["empty.jpg", "page.jpg", "cut.png", "folder.png", "gone.png"]
-
-
-def manifest(folder: Path, root: Path, paths: list[str], texts: list[str]) -> Manifest:
-    return write_manifest(
-        folder, name="mini", source="made", licence="none", image_root=root,
-        images=[{"image_id": f"i:{path}", "path": path, "split": "train"} for path in paths],
-        texts=[{"text_id": f"t{n}", "text": t, "role": "caption", "split": "train"} for n, t in enumerate(texts)],
-    )  # fmt: skip
-
-
-def captions(count: int) -> list[str]:
-    return [f"{'a' * (n % 5)}{'b' * (n % 3)} {n}" + " long long" * (n % 7) for n in range(count)]
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Manifest:
-    """200 pictures, 200 texts: four blocks of 64."""
-    paths = [f"{n:03d}.png" for n in range(200)]
-    return manifest(tmp_path_factory.mktemp("good") / "m", photos, paths, captions(200))
-
-
-def job(found: Manifest, cache: Path, side: Side = "image", settings: Any = None, **options: Any) -> Job:
-    encoder = load_encoder(f"toys.toy:Toy:{options.pop('model', 'm')}", settings or {})
-    outputs = options.pop("outputs", ("pooled",))
-    return Job(found, encoder, "toy", side, outputs, cache, **{"workers": 2, "batch_size": 16, **options})
-
-
-def counts(summary: Summary) -> tuple[int, int, int, int, int]:
-    return summary.encoded, summary.already, summary.ok, summary.cut, summary.failed
-
-
-def store_files(store: Path) -> dict[str, bytes]:
-    """Every file of a store but for what says when it was made, and the locks."""
-    files = {str(p.relative_to(store)): p for p in store.rglob("*") if p.is_file()}
-    return {n: p.read_bytes() for n, p in files.items() if "lock" not in n and n != "zarr.json"}
 
 
 def test_rows_are_right_under_the_right_ids(good: Manifest, photos: Path, tmp_path: Path) -> None:
@@ -271,130 +206,12 @@ def test_sides_without_rows_and_missing_pictures_folder(photos: Path, tmp_path: 
         extract(job(lost, tmp_path))
 
 
-def _hold(path: Path, ready: Any, stop: Any) -> None:
-    import fcntl
-
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        ready.set()
-        stop.wait(30)
-
-
 def test_another_process_at_work_is_an_error_in_one_line(good: Manifest, tmp_path: Path) -> None:
-    from vlpipe.cache_store.layout import lock_path
-
     stopped = job(good, tmp_path, settings={"interrupt_after": 0})
     with pytest.raises(InterruptedRunError):
         extract(stopped)
-    context = multiprocessing.get_context("spawn")
-    ready, stop = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(lock_path(stopped.store, 1), ready, stop))
-    holder.start()
-    try:
-        assert ready.wait(30)
+    with lock_path(stopped.store, 1).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(VlpipeError, match=r"64 rows of .* another process"):
             extract(job(good, tmp_path))
-    finally:
-        stop.set()
-        holder.join()
     assert counts(extract(job(good, tmp_path)))[:2] == (64, 136)
-
-
-def command(found: Manifest, cache: Path, *more: str) -> list[str]:
-    return [
-        "extract",
-        "--manifest",
-        str(found.folder),
-        "--cache",
-        str(cache),
-        "--encoder",
-        "toys.toy:Toy:m",
-        *more,
-    ]
-
-
-def test_killed_in_the_middle_then_the_same_command(good: Manifest, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    arguments = command(good, tmp_path / "cache", "--side", "image", "--batch-size", "16", "--set", f'log="{log}"')
-    environment = os.environ | {"PYTHONPATH": str(TOYS)}
-    line = [sys.executable, "-m", "vlpipe.pipeline", *arguments]
-    process = subprocess.Popen([*line, "--set", "seconds=0.1"], env=environment, stdout=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 60
-        while not log.exists() or len(log.read_text().splitlines()) < 6:  # in the second of four blocks
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
-    log.unlink()
-    done = subprocess.run([*line, "--json"], env=environment, check=True, capture_output=True, text=True)
-    summary = json.loads(done.stdout)
-    assert 0 < summary["already"] < 200
-    assert sum(map(int, log.read_text().splitlines())) == summary["encoded"] == 200 - summary["already"]
-    whole = dataclasses.replace(job(good, tmp_path / "whole"), name="toys.toy:Toy:m")
-    extract(whole)
-    killed = dataclasses.replace(whole, cache=tmp_path / "cache")
-    assert store_files(killed.store) == store_files(whole.store)
-
-
-def test_the_command_does_both_sides_and_says_so(
-    good: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(command(good, tmp_path)) == 0
-    first = capsys.readouterr().out.splitlines()
-    assert len(first) == 2
-    assert "image pooled: encoded 200 rows" in first[0]
-    assert "text pooled: encoded 200 rows" in first[1]
-    assert run(command(good, tmp_path)) == 0
-    assert all("encoded 0, all 200 rows were there" in line for line in capsys.readouterr().out.splitlines())
-    assert run(command(good, tmp_path, "--json")) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(s["side"], s["encoded"], s["already"]) for s in found] == [("image", 0, 200), ("text", 0, 200)]
-
-
-def test_too_many_failures_exit_3_after_everything_is_kept(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = manifest(tmp_path / "m", photos, ["001.png", *BAD], ["a", "b"])
-    assert run(command(found, tmp_path)) == 3
-    shown = capsys.readouterr()
-    assert "1 ok, 5 failed" in shown.out
-    assert "text pooled: encoded 2 rows" in shown.out
-    assert shown.err.startswith("error: 5 of 6 image rows failed")
-    assert run(command(found, tmp_path, "--max-failures", "0.9")) == 0
-    worst = manifest(tmp_path / "n", photos, BAD, [])
-    assert run(command(worst, tmp_path, "--max-failures", "1")) == 3
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "says"),
-    [
-        (["--output", "poled"], 2, "did you mean 'pooled'"),
-        (["--set", "scal=2.0"], 2, "did you mean 'scale'"),
-        (["--set", "scale=true"], 2, "setting 'scale'"),
-        (["--encoder", "bundeld:x"], 2, "did you mean 'bundled'"),
-        (["--encoder", "toys.toy:Toy:n", "--as", "one"], 2, "--as 'one' names one store"),
-        (["--dtype", "bfloat16"], 2, "float16"),
-        (["--manifest", "nowhere"], 1, "does not exist"),
-    ],
-)
-def test_wrong_words_are_one_line_with_the_nearest(
-    more: list[str], code: int, says: str, good: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(command(good, tmp_path, *more)) == code
-    shown = capsys.readouterr()
-    assert says in shown.err
-    assert not shown.out
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_output_of_one_side_leaves_the_other_alone(
-    good: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(command(good, tmp_path, "--output", "tokens", "--as", "mine")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    assert lines[0].endswith("mine.image.zarr")
