@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from vlpipe.cache_store import group as groups
-from vlpipe.cache_store import locks
+from vlpipe.cache_store import locks, reader
+from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import StaleCacheError
 from vlpipe.cache_store.reader import open_features
 
@@ -64,12 +65,14 @@ def test_a_forked_worker_does_not_keep_a_dead_parents_lock(sample: Any, store: P
             os.write(started[1], b"x")
             os.read(go[0], 1)
             os._exit(0)
-        os.read(started[0], 1)
-        os.close(locks._held.pop())  # what the system does when the parent dies
-        with second.claim(1) as mine:
-            assert mine
-    os.write(go[1], b"x")
-    os.waitpid(child, 0)
+        try:
+            os.read(started[0], 1)
+            os.close(locks._held.pop())  # what the system does when the parent dies
+            with second.claim(1) as mine:
+                assert mine
+        finally:
+            os.write(go[1], b"x")
+            os.waitpid(child, 0)
     for handle in (*started, *go):
         os.close(handle)
 
@@ -104,6 +107,36 @@ def test_a_block_written_again_is_not_called_damaged(sample: Any, full: Path) ->
     sample.fill(sample.open_writer(full), blocks=[1])  # row 9 no longer fails
     with pytest.raises(StaleCacheError, match="written again since it was opened"):
         features.take(np.array([8]))
+
+
+def test_a_block_replaced_between_marker_and_status(
+    sample: Any, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader gets the marker, a writer replaces the block, the reader gets the status."""
+    real = groups.Group.marker
+    outdated = [real(groups.Group.open(full), full, 1)]
+    sample.fill(sample.open_writer(full), blocks=[1])  # row 9 no longer fails
+
+    def late(group: groups.Group, store: Path, block: int) -> Any:
+        return outdated.pop() if block == 1 and outdated else real(group, store, block)
+
+    monkeypatch.setattr(groups.Group, "marker", late)
+    assert open_features(full, "pooled").usable.all()
+    assert not outdated
+
+
+def test_a_block_replaced_between_marker_and_rows(
+    sample: Any, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = reader.committed_blocks
+    outdated = [real(full, groups.Group.open(full), StoredArray.open(full / "pooled"))]
+    sample.fill(sample.open_writer(full), blocks=[1])  # row 9 no longer fails
+
+    def late(*given: Any) -> Any:
+        return outdated.pop() if outdated else real(*given)
+
+    monkeypatch.setattr(reader, "committed_blocks", late)
+    assert open_features(full, "pooled", strategy="resident").usable.all()
 
 
 def test_a_reader_during_a_write_sees_committed_rows_only(sample: Any, store: Path) -> None:
