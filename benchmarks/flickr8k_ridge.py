@@ -47,7 +47,7 @@ def subset(root: Path, out: Path, photos: int) -> Path:
     wanted = {"train": photos // 2, "test": photos // 3}
     wanted["val"] = photos - sum(wanted.values())
     kept = []
-    for line in (root / "captions.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (root / "captions.jsonl").read_text(encoding="utf-8").split("\n")[:-1]:
         split = json.loads(line)["split"]
         if wanted[split]:
             wanted[split] -= 1

@@ -17,6 +17,7 @@ from vlpipe.cache_store.group import Group
 from vlpipe.cache_store.ids import Ids, as_ids
 from vlpipe.cache_store.layout import (
     CONTENT_HASH,
+    HASH_BYTES,
     STATUS,
     USABLE,
     ArraySpec,
@@ -199,6 +200,18 @@ class StoreWriter:
                 status = self._arrays[STATUS].read_rows(rows, marker.files[STATUS].crc32c)
                 found.append(np.flatnonzero(status == Status.FAILED) + marker.start)
         return np.concatenate(found)
+
+    def content(self) -> NDArray[np.uint8]:
+        """What was encoded, (rows, 16): content hashes of committed usable rows, zeros for all others.
+
+        Raises `CorruptCacheError`.
+        """
+        found = np.zeros((self._group.rows, HASH_BYTES), np.uint8)
+        for marker in self._done():
+            rows = range(marker.start, marker.stop)
+            status, content = (self._arrays[n].read_rows(rows, marker.files[n].crc32c) for n in BOOKS)
+            found[rows.start : rows.stop] = np.where(np.isin(status, USABLE)[:, None], content, 0)
+        return found
 
     def read_block(self, block: int) -> BlockRows:
         """A committed block, verified, to write it again with some rows mended.

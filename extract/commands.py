@@ -40,6 +40,10 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--max-failures", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="As a share.")
 @click.option("--retry-failed", is_flag=True, help="Encode the rows that failed before again.")
 @click.option(
+    "--check-content/--trust-content", default=True, show_default=True,
+    help="Read the pictures of cached rows too, and encode again those that were replaced.",
+)  # fmt: skip
+@click.option(
     "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of the encoder's settings."
 )
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, read as TOML; may repeat.")
@@ -78,7 +82,7 @@ def _jobs(specs: tuple[str, ...], options: dict[str, Any]) -> list[Job]:
 
     manifest = Manifest.open(options["manifest"])
     settings = _settings(specs, options)
-    how = {key: options[key] for key in ("cache", "dtype", "batch_size", "retry_failed")}
+    how = {key: options[key] for key in ("cache", "dtype", "batch_size", "retry_failed", "check_content")}
     how["workers"] = options["workers"] or os.cpu_count() or 1
     jobs = []
     known: dict[str, None] = {}

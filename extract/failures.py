@@ -24,7 +24,7 @@ class FailureFile:
         """Records by id; empty when nothing has failed."""
         if not self.path.exists():
             return {}
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]  # texts may hold other line ends
         return {record["id"]: record for record in map(json.loads, lines)}
 
     def add(self, records: Collection[Record]) -> None:

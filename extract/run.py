@@ -20,6 +20,7 @@ from vlpipe.extract.contracts import Encoder
 from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.load import fingerprints
 from vlpipe.extract.output_names import find_output
+from vlpipe.extract.replaced import replaced_rows
 from vlpipe.extract.rows import Encoded, Source, Work, encode_rows, prepare_rows
 from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
 from vlpipe.foundation.progress import progress
@@ -48,6 +49,7 @@ class Job:
     batch_size: int = 64
     workers: int = 1
     retry_failed: bool = False
+    check_content: bool = True
 
     @property
     def store(self) -> Path:
@@ -85,7 +87,9 @@ class Summary:
 
 
 def extract(job: Job) -> Summary:
-    """Encode the blocks of a store that are missing; a row that fails is kept as such and listed.
+    """Encode the blocks of a store that are missing, and rows whose picture was replaced since.
+
+    A row that fails is kept as such and listed.
 
     Raises `StaleCacheError` for a store of something else, `ValueRangeError` for a value that does not fit,
     `InterruptedRunError`; all that was committed before stays.
@@ -93,18 +97,13 @@ def extract(job: Job) -> Summary:
     started = time.monotonic()
     _check_source(job)
     ids = job.manifest.table(job.side, [f"{job.side}_id"]).column(0).to_pylist()
-    work = _work(job)
-    writer = StoreWriter.open(
-        job.store,
-        manifest=job.manifest.digest,
-        side=job.side,
-        encoder=job.name,
-        ids=ids,
-        outputs=work.outputs,
-        fingerprints=fingerprints(job.encoder, job.side, work.outputs, job.dtype),
-        constants=job.encoder.constants,
-    )
-    run = _Run(job, work, writer)
+    work, writer = _open(job, ids, every_output=job.retry_failed)
+    again = _replaced(job, writer)
+    if again:
+        work, writer = _open(job, ids, every_output=True)
+    if job.retry_failed:
+        again |= set(writer.failed().tolist())
+    run = _Run(job, work, writer, again)
     failures = FailureFile(job.store)
     try:
         run.all_blocks()
@@ -142,14 +141,35 @@ def _check_source(job: Job) -> None:
         raise VlpipeError(f"the pictures' folder '{job.manifest.image_root}' of the manifest does not exist")
 
 
-def _work(job: Job) -> Work:
-    """A retry takes all outputs of the store: a row is usable only when every output has it."""
+def _open(job: Job, ids: list[str], *, every_output: bool) -> tuple[Work, StoreWriter]:
+    """How rows are encoded, and the store. Rows that are written again need every output that the store has: a
+    row is usable only when all of them come from one content.
+    """
     known = job.encoder.outputs(job.side)
     names = [find_output(name, known) for name in job.outputs]
-    if job.retry_failed and job.store.exists():
+    if every_output and job.store.exists():
         names += [name for name in output_names(job.store) if name in known]
     specs = {name: ArraySpec(known[name].shape, job.dtype) for name in names}
-    return Work(job.encoder, job.side, specs, job.manifest.image_root, job.batch_size, job.workers)
+    writer = StoreWriter.open(
+        job.store,
+        manifest=job.manifest.digest,
+        side=job.side,
+        encoder=job.name,
+        ids=ids,
+        outputs=specs,
+        fingerprints=fingerprints(job.encoder, job.side, specs, job.dtype),
+        constants=job.encoder.constants,
+    )
+    return Work(job.encoder, job.side, specs, job.manifest.image_root, job.batch_size, job.workers), writer
+
+
+def _replaced(job: Job, writer: StoreWriter) -> set[int]:
+    """Committed rows whose picture has changed since; texts stand in the manifest, which has a digest."""
+    if job.side == "text" or not job.check_content:
+        return set()
+    batches = job.manifest.batches("image", [CONTENT["image"]], writer.block_rows)
+    paths = (path for batch in batches for path in batch.column(0).to_pylist())
+    return set(replaced_rows(job.manifest.image_root, paths, writer.content(), job.workers))
 
 
 def _check_complete(writer: StoreWriter, absent: int) -> None:
@@ -172,21 +192,21 @@ class Part:
 class _Run:
     """The pass over a store's blocks, and what it counts."""
 
-    def __init__(self, job: Job, work: Work, writer: StoreWriter) -> None:
+    def __init__(self, job: Job, work: Work, writer: StoreWriter, again: set[int]) -> None:
         self.job, self.work, self.writer = job, work, writer
+        self.again = self._by_block(again)
         self.failures = FailureFile(job.store)
         self.encoded = 0
         self.zero_norm = 0
 
     def all_blocks(self) -> None:
-        """Encode the missing blocks in order, and failed rows again where that is asked for.
+        """Encode the missing blocks in order, and single rows of committed ones that are to be done again.
 
         Rows are prepared ahead over the ends of blocks; those of a block that another process holds are dropped.
         """
-        again = self._failed_rows() if self.job.retry_failed else {}
         parts: deque[Part] = deque()
-        prepared = prepare_rows(self.work, self._sources(set(self.writer.missing()), again, parts))
-        with progress(f"{self.job.name} {self.job.side}", self._total(again)) as advance, closing(prepared):
+        prepared = prepare_rows(self.work, self._sources(set(self.writer.missing()), parts))
+        with progress(f"{self.job.name} {self.job.side}", self._total()) as advance, closing(prepared):
             for first in prepared:  # asking for it has filled `parts`
                 part = parts.popleft()
                 results = islice(chain([first], prepared), len(part.sources))
@@ -196,25 +216,27 @@ class _Run:
                 deque(results, maxlen=0)
                 advance(len(part.sources))
 
-    def _total(self, again: dict[int, list[int]]) -> int:
-        return sum(len(self.writer.span(block)) for block in self.writer.missing()) + sum(map(len, again.values()))
+    def _total(self) -> int:
+        missing = self.writer.missing()
+        again = (len(places) for block, places in self.again.items() if block not in missing)
+        return sum(len(self.writer.span(block)) for block in missing) + sum(again)
 
-    def _failed_rows(self) -> dict[int, list[int]]:
-        """Failed rows by block, counted from the block's first."""
+    def _by_block(self, rows: set[int]) -> dict[int, list[int]]:
+        """Rows by block, counted from the block's first."""
         found: dict[int, list[int]] = {}
-        for row in self.writer.failed().tolist():
+        for row in sorted(rows):
             block, place = divmod(row, self.writer.block_rows)
             found.setdefault(block, []).append(place)
         return found
 
-    def _sources(self, missing: set[int], again: dict[int, list[int]], parts: deque[Part]) -> Iterator[Source]:
+    def _sources(self, missing: set[int], parts: deque[Part]) -> Iterator[Source]:
         """The rows to encode, in order; each block is put on `parts` when its first row is asked for."""
-        if not missing and not again:
+        if not missing and not self.again:
             return
         side = self.job.side
         batches = self.job.manifest.batches(side, [f"{side}_id", CONTENT[side]], self.writer.block_rows)
         for block, batch in enumerate(batches):
-            places = None if block in missing else again.get(block, [])
+            places = None if block in missing else self.again.get(block, [])
             rows = batch if places is None else batch.take(pa.array(places, pa.int64()))
             if len(rows):
                 sources = list(map(Source, rows.column(0).to_pylist(), rows.column(1).to_pylist()))
