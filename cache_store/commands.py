@@ -74,37 +74,33 @@ def _print_json(value: Any) -> None:
 
 def _print_table(stores: list[StoreInfo]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from vlpipe.foundation.console import print_table
+
     table = Table(box=box.SIMPLE)
-    for name in ("manifest", "encoder", "side", "outputs"):
-        table.add_column(name, overflow="fold")
-    for name in ("rows", "ok", "failed", "cut", "absent", "size", "age"):
-        table.add_column(name, justify="right")
+    shown = [name for name in ("cut", "absent") if any(getattr(store, name) for store in stores)]
+    for name in ("encoder", "side", "outputs", "manifest"):
+        table.add_column(name, overflow="fold", min_width=7)
+    for name in ("rows", "ok", "failed", *shown, "size", "age"):
+        table.add_column(name, justify="right", no_wrap=True)
     for store in stores:
-        cells = [store.path.parent.name, store.path.stem] if store.problem else _cells(store)
+        cells = [store.path.stem] if store.problem else _cells(store, shown)
         table.add_row(*map(Text, cells))  # not as rich's markup, which brackets in a name would be
-    Console().print(table)
+    print_table(table)
     for store in stores:
         if store.problem:
             click.echo(store.problem, err=True)
 
 
-def _cells(store: StoreInfo) -> list[str]:
-    counts = (store.rows, store.ok, store.failed, store.cut, store.absent)
-    outputs = ", ".join(store.outputs)
+def _cells(store: StoreInfo, shown: list[str]) -> list[str]:
+    """One store's cells; its encoder is named as the folder is, `show` gives it in full."""
+    encoder, _, side = store.path.stem.rpartition(".")
+    counts = (store.rows, store.ok, store.failed, *(getattr(store, name) for name in shown))
     numbers = [f"{count:,}" for count in counts]
-    return [
-        store.manifest[:12],
-        store.encoder,
-        store.side,
-        outputs,
-        *numbers,
-        _size(store.bytes),
-        _age(store.created),
-    ]
+    names = [encoder, side, ", ".join(store.outputs), store.manifest[:12]]
+    return [*names, *numbers, _size(store.bytes), _age(store.created)]
 
 
 def _size(count: float) -> str:

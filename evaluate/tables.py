@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from vlpipe.evaluate.bootstrap import Spread
 from vlpipe.evaluate.contracts import TASKS
 from vlpipe.evaluate.results import Entry, Line
+from vlpipe.foundation import console
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 
 Number = Entry | Spread
-PIPE_WIDTH = 200  # characters, where there is no terminal to ask
 
 
 def is_share(metric: str) -> bool:
@@ -73,10 +72,7 @@ def print_table(lines: Sequence[Line], every: bool = False) -> None:
     for line in lines:
         cells = ["\n[dim]".join(filter(None, shown(m, line.numbers.get(m)))) for m in titles]
         table.add_row(line.name, f"{line.task}\n{line.split}", *cells)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PIPE_WIDTH)
-    console.print(table)
+    console.print_table(table)
 
 
 def markdown(lines: Sequence[Line], every: bool = False) -> str:

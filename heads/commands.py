@@ -122,8 +122,9 @@ def _tell_left_out(done: list[Member]) -> None:
 
 def _table(done: list[Member]) -> None:
     """One row a run: what varied, and its final scalars."""
-    from rich.console import Console
     from rich.table import Table
+
+    from vlpipe.foundation.console import print_table
 
     finished = [member.outcome.run.scalars for member in done if member.outcome]
     scalars = list(dict.fromkeys(name for found in finished for name in found))
@@ -133,4 +134,4 @@ def _table(done: list[Member]) -> None:
         name = member.outcome.run.id if member.outcome else "failed"
         values = [f"{found[scalar]:.4g}" if scalar in found else "" for scalar in scalars]
         table.add_row(name, *map(str, member.varied.values()), *values)
-    Console().print(table)
+    print_table(table)

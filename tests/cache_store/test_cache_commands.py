@@ -55,14 +55,14 @@ def test_a_broken_store_is_listed_with_its_problem(sample: Any, full: Path) -> N
     assert good["tiny.image.zarr"] == ""
     assert "damaged" in good["broken.image.zarr"]
     text = run("ls", "--cache", str(full.parent.parent))
-    assert "hf:tiny" in text
+    assert "tiny" in text
     assert "damaged" in text
 
 
 def test_ls(full: Path) -> None:
     text = run("ls", "--cache", str(full.parent.parent))
-    row = next(line for line in text.splitlines() if "hf:tiny" in line).split()
-    assert row[:10] == ["mmmmmmmmmmmm", "hf:tiny", "image", "norm,", "pooled,", "tokens", "37", "35", "1", "1"]
+    row = next(line for line in text.splitlines() if "tiny" in line).split()
+    assert row[:10] == ["tiny", "image", "norm,", "pooled,", "tokens", "mmmmmmmmmmmm", "37", "35", "1", "1"]
     (record,) = json.loads(run("ls", "--json", "--cache", str(full.parent.parent)))
     assert (record["rows"], record["ok"], record["path"]) == (37, 35, str(full))
 

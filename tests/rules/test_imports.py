@@ -25,7 +25,7 @@ HOMES = {
     "dask": ("extract/", "cache_store/"),
     "distributed": ("extract/", "cache_store/"),
     "click": ("pipeline.py", "/commands.py"),
-    "rich": ("foundation/progress.py", "/commands.py", "evaluate/tables.py"),
+    "rich": ("foundation/", "/commands.py", "evaluate/tables.py"),
 }
 LIGHT = {"click", "vlpipe.foundation.errors", "vlpipe.pipeline"}  # all that a commands.py imports at the top
 
