@@ -116,7 +116,8 @@ def list_shelf(shelf: str, as_json: bool) -> None:
     if shelf == "encoders":
         from vlpipe.extract.encoders.bundled import Bundled
 
-        names = [full for name in names for full in (Bundled.models() if name == "bundled" else [name])]
+        shipped = [f"bundled:{model}" for model in Bundled.models()]
+        names = [full for name in names for full in (shipped if name == "bundled" else [name])]
     click.echo(json.dumps(names) if as_json else "\n".join(names))
 
 

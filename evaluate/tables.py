@@ -13,6 +13,7 @@ from vlpipe.foundation import console
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 
 Number = Entry | Spread
+SIDE_BY_SIDE = 3  # runs that fit a terminal of 80 to 100 characters
 
 
 def is_share(metric: str) -> bool:
@@ -62,9 +63,24 @@ def caption(lines: Sequence[Line]) -> str:
 
 
 def print_table(lines: Sequence[Line], every: bool = False) -> None:
-    """The table on stdout, each number over its uncertainty."""
+    """The table on stdout: a few runs side by side, of many a line each."""
     titles = columns_of(lines, every)
+    fill = _side_by_side if len(lines) <= SIDE_BY_SIDE else _line_by_line
     table = Table(caption=caption(lines), caption_justify="left")
+    fill(table, lines, titles)
+    console.print_table(table)
+
+
+def _side_by_side(table: Table, lines: Sequence[Line], titles: Mapping[str, str]) -> None:
+    table.add_column("")
+    for line in lines:
+        table.add_column(f"{line.name}\n{line.task}, {line.split}", justify="right")
+    for metric, title in titles.items():
+        table.add_row(title, *(_in_line(*shown(metric, line.numbers.get(metric))) for line in lines))
+
+
+def _line_by_line(table: Table, lines: Sequence[Line], titles: Mapping[str, str]) -> None:
+    """Each number over its uncertainty."""
     table.add_column("run", overflow="fold")
     table.add_column("task, split")
     for title in titles.values():
@@ -72,7 +88,6 @@ def print_table(lines: Sequence[Line], every: bool = False) -> None:
     for line in lines:
         cells = ["\n[dim]".join(filter(None, shown(m, line.numbers.get(m)))) for m in titles]
         table.add_row(line.name, f"{line.task}\n{line.split}", *cells)
-    console.print_table(table)
 
 
 def markdown(lines: Sequence[Line], every: bool = False) -> str:

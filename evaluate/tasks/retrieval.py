@@ -30,10 +30,13 @@ class Retrieval:
         "i2t_recall@1": "I→T R@1",
         "i2t_recall@5": "I→T R@5",
         "i2t_recall@10": "I→T R@10",
+        "i2t_median_rank": "I→T median rank",
         "t2i_recall@1": "T→I R@1",
         "t2i_recall@5": "T→I R@5",
         "t2i_recall@10": "T→I R@10",
-        "worst_caption_recall@1": "Worst R@1",
+        "t2i_median_rank": "T→I median rank",
+        "mean_caption_recall@1": "mean-caption R@1",
+        "worst_caption_recall@1": "worst-caption R@1",
         "rank_std": "RankStd",
         "worst_gap": "WorstGap",
     }
@@ -59,12 +62,13 @@ class Retrieval:
             )
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """A warning with both ends where ties make a difference."""
+        """One warning with both ends of all numbers that depend on how ties count."""
+        ends = {name: (value, numbers.get(name + "_optimistic", value)) for name, value in numbers.items()}
+        changed = [f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in ends.items() if low != high]
+        if not changed:
+            return []
         return [
-            f"ties: {name} is {value:.4g} when they count against the query (reported), "
-            f"{numbers[name + '_optimistic']:.4g} when they count for it"
-            for name, value in numbers.items()
-            if numbers.get(name + "_optimistic", value) != value
+            f"ties, which count against the query here, would change if they counted for it: {', '.join(changed)}"
         ]
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:

@@ -94,13 +94,16 @@ def test_lines_of_runs_and_over_seeds() -> None:
 def test_tables_show_percent_and_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     lines = by_run([entry(), entry(metric="rank_std", value=3.25), entry(metric="t2i_median_rank", value=7.0)])
     text = markdown(lines)
-    assert "| run | task | split | I→T R@1 | RankStd |" in text
-    assert "| tpc-1 | retrieval | test | 50.0 (40.0 to 60.0) | 3.2 (3.1 to 3.4) |" in text
-    assert "7.0 (6.9 to 7.1)" in markdown(lines, every=True)
-    print_table(lines)
-    printed = capsys.readouterr().out
-    assert "50.0" in printed
-    assert "40.0 to 60.0" in printed
+    assert "| run | task | split | I→T R@1 | T→I median rank | RankStd |" in text
+    assert "| tpc-1 | retrieval | test | 50.0 (40.0 to 60.0) | 7.0 (6.9 to 7.1) | 3.2 (3.1 to 3.4) |" in text
+    lines.append(by_run([entry(metric="i2t_recall@3")])[0])
+    assert "i2t_recall@3" not in markdown(lines)
+    assert "i2t_recall@3" in markdown(lines, every=True)
+    for shown in (lines, lines * 2):  # side by side, and a line each
+        print_table(shown)
+        printed = capsys.readouterr().out
+        assert "50.0" in printed
+        assert "40.0 to 60.0" in printed
     assert "± 0.0 (n = 2)" in markdown(over_seeds([entry(), entry("tpc-2", config={"seed": 1, "lr": 0.1})]))
 
 
