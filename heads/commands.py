@@ -97,27 +97,30 @@ def _json(member: Member) -> str:
 
 
 def _end(done: list[Member], *, as_json: bool) -> None:
-    """What was left out, and the table of a sweep; raises where a member failed."""
+    """What is to be known of the rows, and the table of a sweep; raises where a member failed."""
     from vlpipe.foundation.errors import VlpipeError
 
     failed = [member for member in done if member.error is not None]
     if not as_json:
-        _tell_left_out(done)
+        _tell_rows(done)
         if len(done) > 1:
             _table(done)
     if failed:
         raise VlpipeError(f"{len(failed)} of {len(done)} runs failed and the others are kept: {failed[0].error}")
 
 
-def _tell_left_out(done: list[Member]) -> None:
-    """Images without a usable row for every role, on stderr; the same for all members."""
+def _tell_rows(done: list[Member]) -> None:
+    """On stderr, the same for all members: images without a usable row for every role, and zero vectors."""
     rows: dict[str, Any] = next(
         (member.outcome.run.status.get("rows", {}) for member in done if member.outcome), {}
     )
-    if not rows.get("images_left_out"):
-        return
-    roles = [f"{name}: {n['failed']} failed, {n['absent']} absent" for name, n in rows["roles"].items()]
-    click.echo(f"{rows['images_left_out']} images left out for want of features ({'; '.join(roles)})", err=True)
+    roles: dict[str, dict[str, int]] = rows.get("roles", {})
+    if rows.get("images_left_out"):
+        why = [f"{name}: {n['failed']} failed, {n['absent']} absent" for name, n in roles.items()]
+        click.echo(f"{rows['images_left_out']} images left out for want of features ({'; '.join(why)})", err=True)
+    zeros = [f"{n['zero']} of role '{name}'" for name, n in roles.items() if n.get("zero")]
+    if zeros:
+        click.echo(f"zero vectors, whose cosine with anything is 0: {', '.join(zeros)}", err=True)
 
 
 def _table(done: list[Member]) -> None:

@@ -86,7 +86,7 @@ class Joined:
         return Shapes(rows, {name: dict(source.features.constants) for name, source in self.sources.items()})
 
     def counts(self) -> dict[str, Any]:
-        """Images by split that take part, images left out, and each role's rows: usable, failed, absent."""
+        """Images by split that take part, images left out, and each role's rows: usable, failed, absent, zero."""
         names, numbers = np.unique(self.split[self.usable], return_counts=True)
         splits = {str(name) or "(none)": int(number) for name, number in zip(names, numbers, strict=True)}
         roles = {name: source.counts() for name, source in self.sources.items()}

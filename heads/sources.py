@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from vlpipe.heads.contracts import Role, Source, roles_on
 from vlpipe.heads.tables import BoolArray, IntArray
 from vlpipe.manifests.manifest import Manifest
 
+PIECE = 4096  # rows looked at together
 HOW = "expected SPEC#OUTPUT or SPEC#OUTPUT::RUN, for example hf:facebook/dinov2-small#cls"
 
 
@@ -104,11 +106,19 @@ class CachedRows:
         return self._transformed(raw.to(torch.float32))
 
     def counts(self) -> dict[str, int]:
-        """Rows of the manifest's table: usable, failed, absent (not encoded)."""
+        """Rows of the manifest's table: usable, failed, absent (not encoded), and usable ones without a direction."""
         there = self.positions >= 0
         failed = int((self.features.status[self.positions[there]] == Status.FAILED).sum())
         usable = int(self.usable.sum())
-        return {"usable": usable, "failed": failed, "absent": len(self.usable) - usable - failed}
+        absent = len(self.usable) - usable - failed
+        return {"usable": usable, "failed": failed, "absent": absent, "zero": self.zeros}
+
+    @cached_property
+    def zeros(self) -> int:
+        """Usable rows that are zero throughout: normalised they stay zero, and their cosine with anything is 0."""
+        rows = self.positions[self.usable]
+        pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
+        return sum(int((~self.features.take(piece).reshape(len(piece), -1).any(axis=1)).sum()) for piece in pieces)
 
     def _transformed(self, rows: Tensor) -> Tensor:
         for transform in self.through:

@@ -108,7 +108,9 @@ def test_failed_and_absent_rows_are_left_out_and_counted(world: Maker) -> None:
     status[8] = status[9] = Status.FAILED  # both captions of image 4
     status[0] = Status.FAILED
     status[3] = Status.CUT
-    made.store("enc:b", "text", np.ones((12, 4)), status=status)
+    rows = np.ones((12, 4))
+    rows[[0, 5, 6]] = 0  # 0 has failed and does not count
+    made.store("enc:b", "text", rows, status=status)
     data = joined(made, image="enc:b", text="enc:b")
     assert data.images("train").tolist() == [0, 1, 3, 5]
     assert data.training_batch(np.array([0]), 0, 0).mask["text"].sum() == 1
@@ -117,8 +119,8 @@ def test_failed_and_absent_rows_are_left_out_and_counted(world: Maker) -> None:
         "images": {"train": 4},
         "images_left_out": 2,
         "roles": {
-            "image": {"usable": 5, "failed": 1, "absent": 0},
-            "text": {"usable": 9, "failed": 3, "absent": 0},
+            "image": {"usable": 5, "failed": 1, "absent": 0, "zero": 0},
+            "text": {"usable": 9, "failed": 3, "absent": 0, "zero": 2},
         },
     }
     with pytest.raises(NotCachedError, match="'i2' \\(failed\\)"):
