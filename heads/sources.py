@@ -106,7 +106,7 @@ class CachedRows:
         return self._transformed(raw.to(torch.float32))
 
     def counts(self) -> dict[str, int]:
-        """Rows of the manifest's table: usable, failed, absent (not encoded), and usable ones without a direction."""
+        """Rows of the manifest's table: usable, failed, absent (not encoded), and usable ones that are zero."""
         there = self.positions >= 0
         failed = int((self.features.status[self.positions[there]] == Status.FAILED).sum())
         usable = int(self.usable.sum())
