@@ -124,3 +124,5 @@ def test_real_mnist(shared: Path) -> None:
     assert splits["test"].labels[:3].tolist() == [7, 2, 1]
     both = np.concatenate([splits["train"].labels, splits["val"].labels])
     assert np.bincount(both).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    known = {picture.tobytes() for picture in splits["train"].pictures}
+    assert all({p.tobytes() for p in digits.pictures} <= known for digits in shipped_digits().values())
