@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from vlpipe.backbones.contracts import Objective, Stepped
 from vlpipe.backbones.data import IntArray, Order, Pairs, take
-from vlpipe.backbones.settings import LoopConfig, learning_rate
+from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.state import Progress, modules, parameters, restore, save_state, save_weights
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.foundation.progress import progress
+from vlpipe.heads.gradient import learning_rate
 
 LOG = "log.jsonl"
 WARM_UP, TRAINING, CAPTIONS = 1, 2, 3  # purposes of random numbers, so that none are used twice
@@ -116,7 +117,7 @@ class Loop:
         picked = pairs.captions(rows, 2, np.random.default_rng([self.config.seed, CAPTIONS, WARM_UP, step]))
         texts = self._texts(pairs, picked)
         losses = self.objective.loss(texts[:, 0], texts[:, 1:], _columns(pairs, rows))
-        return self._descend(losses, learning_rate(step, self.config.text_warmup_steps, self.config))
+        return self._descend(losses, self._rate(step, self.config.text_warmup_steps))
 
     def _training_step(self, pairs: Pairs, rows: IntArray, step: int) -> float:
         self._learning(text=not self._frozen(step), image=True, objective=True)
@@ -125,7 +126,10 @@ class Loop:
         picked = pairs.captions(rows, self.config.captions, rng)
         images = self.towers["image"](take(pairs.images, rows, self.device))
         losses = self.objective.loss(images, self._texts(pairs, picked), _columns(pairs, rows))
-        return self._descend(losses, learning_rate(step, self.config.steps, self.config))
+        return self._descend(losses, self._rate(step, self.config.steps))
+
+    def _rate(self, step: int, steps: int) -> float:
+        return learning_rate(step, steps, self.config.lr, self.config.warmup)
 
     def _texts(self, pairs: Pairs, picked: IntArray) -> Tensor:
         """(rows, K, d) of text positions (rows, K)."""

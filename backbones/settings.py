@@ -1,8 +1,7 @@
-"""How to train a whole model: every setting of the loop, and the learning rate that follows from them."""
+"""How to train a whole model: every setting of the loop."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pydantic import Field
@@ -28,11 +27,3 @@ class LoopConfig(Config):
     threads: int = Field(default=1, ge=1)  # of one operation; bits are the same for the same number
     objective: dict[str, Any] = Field(default_factory=dict)  # the objective's own settings
     encoder: dict[str, Any] = Field(default_factory=dict)  # the encoder's own settings
-
-
-def learning_rate(step: int, steps: int, config: LoopConfig) -> float:
-    """Linear growth over the first share of `steps`, then half a cosine to 0."""
-    grown = max(1, math.ceil(config.warmup * steps))
-    if step < grown:
-        return config.lr * (step + 1) / grown
-    return config.lr * (1 + math.cos(math.pi * (step - grown) / max(1, steps - grown))) / 2

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vlpipe.foundation.config import Config
+from vlpipe.heads.vectors import unit, working
 
-EPS = 1e-12
 MAX_LOG_SCALE = math.log(100)
 
 
@@ -43,17 +43,10 @@ class Clip(nn.Module):
 
     def loss(self, images: Tensor, texts: Tensor, columns: Mapping[str, Sequence[Any]]) -> dict[str, Tensor]:
         """'loss' and 'logit_scale'; images (B, d), texts (B, K, d), raw embeddings."""
-        dtype = torch.promote_types(images.dtype, torch.float32)
-        scale = self.log_scale.exp().to(dtype)
-        images, texts = unit(images.to(dtype)), unit(texts.to(dtype))
+        scale = self.log_scale.exp().to(working(images).dtype)
+        images, texts = unit(images), unit(texts)
         logits = scale * torch.einsum("bd,ckd->kbc", images, texts)  # (K, images, texts)
         own = torch.arange(len(images), device=images.device).expand(len(logits), -1)
         from_images = F.cross_entropy(logits.transpose(1, 2), own)
         from_texts = F.cross_entropy(logits, own)
         return {"loss": (from_images + from_texts) / 2, "logit_scale": scale.detach()}
-
-
-def unit(z: Tensor) -> Tensor:
-    """`z / (|z| + eps)` over the last axis; a zero vector stays zero."""
-    scaled: Tensor = z / (z.norm(dim=-1, keepdim=True) + EPS)
-    return scaled

@@ -29,6 +29,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "colour": ("gray", "red", "green", "blue", "cyan", "magenta", "yellow"),
 }
 SPLITS = ("train", "val", "test")
+DRAWING = "drawing-1"  # raised when the same settings draw other pixels: paths enter the manifest's digest
 NAMED = 4  # the digit and three other attributes
 SEPARATOR = "-"
 
@@ -80,9 +81,9 @@ class Mad:
     def images(self) -> Iterator[Row]:
         """One row an image; writes its PNG on the way."""
         for split in SPLITS:
-            (self.folder / "images" / split).mkdir(parents=True, exist_ok=True)
+            (self.folder / DRAWING / split).mkdir(parents=True, exist_ok=True)
             for drawn in draw(self.config, split, self.digits[split]):
-                path = f"images/{split}/{drawn.id.removeprefix(f'mad-{split}-')}.png"
+                path = f"{DRAWING}/{split}/{drawn.id.removeprefix(f'mad-{split}-')}.png"
                 Image.fromarray(drawn.picture).save(self.folder / path, compress_level=1)
                 yield {
                     "image_id": drawn.id,

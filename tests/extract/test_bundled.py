@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from vlpipe.extract.contracts import ImageItem, Prepared, TextItem
+from vlpipe.extract.contracts import ImageItem, Item, Prepared, TextItem
 from vlpipe.extract.encoders.bundled import FOLDER, Bundled, BundledConfig
 from vlpipe.extract.small_clip import WordTokenizer
 from vlpipe.foundation.config import read_toml
@@ -28,7 +29,7 @@ def picture(seed: int, size: tuple[int, int] = (28, 28)) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
 
 
-def batch(encoder: Bundled, items: list[ImageItem] | list[TextItem]) -> Prepared:
+def batch(encoder: Bundled, items: Sequence[Item]) -> Prepared:
     return encoder.collate([encoder.prepare(item) for item in items])
 
 
@@ -101,12 +102,14 @@ def test_encode_is_the_tower(encoder: Bundled) -> None:
 
 
 def test_rows_do_not_depend_on_their_batch(encoder: Bundled) -> None:
-    texts = [TextItem(str(i), text) for i, text in enumerate(["red", "7-large-blue", "3-thinning-gray-swelling"])]
-    images = [ImageItem(str(i), picture(i)) for i in range(3)]
+    texts: list[Item] = [
+        TextItem(str(i), text) for i, text in enumerate(["red", "7-large-blue", "3-thinning-gray-swelling"])
+    ]
+    images: list[Item] = [ImageItem(str(i), picture(i)) for i in range(3)]
     for items in (texts, images):
         together = encoder.encode(batch(encoder, items), ("pooled",))["pooled"]
         for row, item in zip(together, items, strict=True):
-            alone = encoder.encode(batch(encoder, [item]), ("pooled",))["pooled"][0]  # type: ignore[list-item]
+            alone = encoder.encode(batch(encoder, [item]), ("pooled",))["pooled"][0]
             torch.testing.assert_close(alone, row, atol=1e-5, rtol=1e-5)
 
 

@@ -41,7 +41,7 @@ def test_the_manifest_holds_what_was_asked_for(mad: Manifest) -> None:
     assert {row["role"] for row in texts} == {"caption"}
     first = images[3]
     assert first["image_id"] == "mad-train-00001-01"
-    assert first["path"] == "images/train/00001-01.png"
+    assert first["path"] == "drawing-1/train/00001-01.png"
     attributes = dict(first["attributes"])
     assert attributes.keys() == VALUES.keys()
     assert all(attributes[name] in VALUES[name] for name in VALUES)
