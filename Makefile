@@ -15,8 +15,9 @@ help:
 
 install: $(STAMP)
 $(STAMP): pyproject.toml
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "vlpipe needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "vlpipe needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing into $(VENV), about 6 GB, most of it torch: some minutes"
+	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo,dev]'
 	touch $@
 

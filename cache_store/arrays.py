@@ -7,8 +7,8 @@ and because a file has to be fsynced; read directly because zarr's fancy indexin
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.durable import write_durable
-from vlpipe.cache_store.errors import CorruptCacheError
+from vlpipe.cache_store.errors import CacheReadError, CorruptCacheError
 from vlpipe.cache_store.metadata import read_node
 
 CRC_BYTES = 4
@@ -84,14 +85,14 @@ class StoredArray:
         return crc
 
     def read(self, chunk: int, crc: int, out: Rows) -> None:
-        """Read a chunk's rows into `out`, (rows of the chunk, *shape), contiguous; raises `CorruptCacheError`."""
+        """Read a chunk's rows into `out`, (rows of the chunk, *shape), contiguous.
+
+        Raises `CorruptCacheError`, `CacheReadError`.
+        """
         data = out.reshape(-1).view(np.uint8)
-        try:
-            with self.path(chunk).open("rb", buffering=0) as file:
-                filled = file.readinto(data.data)
-                rest = file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            raise self.damaged(chunk, "is missing") from None
+        with self._reading(chunk), self.path(chunk).open("rb", buffering=0) as file:
+            filled = file.readinto(data.data)
+            rest = file.read()
         if filled + len(rest) != self.file_bytes:
             raise self.damaged(chunk, f"has {filled + len(rest)} bytes, expected {self.file_bytes}")
         self._check(chunk, crc, google_crc32c.extend(google_crc32c.value(data), rest[:-CRC_BYTES]), rest)
@@ -104,26 +105,34 @@ class StoredArray:
             self.read(chunk, crc, out[span.start - rows.start : span.stop - rows.start])
         return out
 
-    def map(self, chunk: int, crc: int, verify: bool) -> Rows:
-        """Map a chunk's rows read-only, (rows of the chunk, *shape); raises `CorruptCacheError`.
+    def map(self, chunk: int, crc: int) -> Rows:
+        """Map a chunk's rows read-only, verified, (rows of the chunk, *shape).
 
-        The mapping lives as long as the array. Writers replace files and never shorten them, so that a mapped
-        chunk stays what it was.
+        The mapping lives as long as the array, and holds no file open: Arrow's does not, while each of Python's
+        keeps a handle, of which a process often has 1,024. Writers replace files and never shorten them, so that
+        a mapped chunk stays what it was. Raises `CorruptCacheError`, `CacheReadError`.
         """
-        try:
-            with self.path(chunk).open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (FileNotFoundError, NotADirectoryError):
-            raise self.damaged(chunk, "is missing") from None
-        except ValueError:  # an empty file cannot be mapped
-            raise self.damaged(chunk, f"has 0 bytes, expected {self.file_bytes}") from None
-        if len(mapped) != self.file_bytes:
-            raise self.damaged(chunk, f"has {len(mapped)} bytes, expected {self.file_bytes}")
-        data = np.frombuffer(mapped, np.uint8, self.file_bytes - CRC_BYTES)
-        if verify:
-            self._check(chunk, crc, google_crc32c.value(data), mapped[-CRC_BYTES:])
+        with self._reading(chunk), pa.memory_map(str(self.path(chunk))) as file:
+            mapped = file.read_buffer()
+        if mapped.size != self.file_bytes:
+            raise self.damaged(chunk, f"has {mapped.size} bytes, expected {self.file_bytes}")
+        whole = np.frombuffer(mapped, np.uint8)
+        data = whole[:-CRC_BYTES]
+        self._check(chunk, crc, google_crc32c.value(data), whole[-CRC_BYTES:].tobytes())
         span = self.span(chunk)
         return data[: len(span) * self.row_bytes].view(self.dtype).reshape(len(span), *self.shape)
+
+    @contextmanager
+    def _reading(self, chunk: int) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise self.damaged(chunk, "is missing") from None
+        except OSError as error:
+            raise CacheReadError(
+                f"cannot read '{self.path(chunk)}': {error.strerror or error}; mend that and run the same command "
+                "again"
+            ) from error
 
     def _check(self, chunk: int, committed: int, found: int, tail: bytes) -> None:
         if found != committed or tail[-CRC_BYTES:] != committed.to_bytes(CRC_BYTES, "little"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,31 +12,64 @@ from numpy.typing import NDArray
 from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import CorruptCacheError
 from vlpipe.cache_store.group import Group
-from vlpipe.cache_store.layout import STATUS
+from vlpipe.cache_store.layout import CONTENT_HASH, HASH_BYTES, STATUS, USABLE
 from vlpipe.cache_store.markers import Marker
 
-Crcs = dict[int, int]
+Crcs = Mapping[int, int]
 
 
-def committed_blocks(store: Path, group: Group, array: StoredArray) -> tuple[NDArray[np.uint8], Crcs]:
-    """The status of every row of one output, and the crc32c of every committed chunk of it, by chunk.
+@dataclass(frozen=True)
+class Committed:
+    """One output at one moment: the status of every row (rows,), and the crc32c of what was committed.
+
+    `chunks` are the output's own, by chunk; `content` those of the content hashes, by block.
+    """
+
+    status: NDArray[np.uint8]
+    chunks: Crcs
+    content: Crcs
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """(rows,): committed, and ok or cut."""
+        return np.isin(self.status, USABLE)
+
+
+def committed_blocks(store: Path, group: Group, array: StoredArray) -> Committed:
+    """What is committed of one output now.
 
     Markers decide; rows of other blocks are absent, whatever the status array says. Raises `CorruptCacheError`.
     """
     books = StoredArray.open(store / STATUS)
     status = np.zeros(group.rows, np.uint8)
-    crcs: Crcs = {}
+    crcs: dict[int, int] = {}
+    content: dict[int, int] = {}
     for block in group.blocks:
         span = group.span(block)
         marker = _marker_with_status(store, group, block, books, status[span.start : span.stop])
         files = marker.files.get(array.folder.name) if marker else None
-        if files:
+        if marker and files:
             if files.bytes != array.file_bytes or len(files.crc32c) != len(array.chunks(span)):
                 raise array.damaged(array.chunks(span)[0], "is not of the array that its block's marker names")
             crcs.update(zip(array.chunks(span), files.crc32c, strict=True))
+            content[block] = marker.files[CONTENT_HASH].crc32c[0]
         else:
             status[span.start : span.stop] = 0
-    return status, crcs
+    return Committed(status, crcs, content)
+
+
+def content_hashes(store: Path, group: Group, committed: Committed) -> NDArray[np.uint8]:
+    """What was encoded, (rows, 16): content hashes of usable rows, zeros for all others.
+
+    Raises `CorruptCacheError` for a damaged block, or one that was written again since.
+    """
+    books = StoredArray.open(store / CONTENT_HASH)
+    found = np.zeros((group.rows, HASH_BYTES), np.uint8)
+    for block, crc in committed.content.items():
+        span = group.span(block)
+        books.read(block, crc, found[span.start : span.stop])
+    found[~committed.usable] = 0
+    return found
 
 
 def _marker_with_status(

@@ -41,6 +41,10 @@ class CacheWriteError(VlpipeError):
     """The disk refused a write; what was committed before is intact."""
 
 
+class CacheReadError(VlpipeError):
+    """The system refused to read a file of the store: too many open files, no permission, a failing disk."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the operating system's refusal (full disk, no permission, vanished folder) into `CacheWriteError`."""

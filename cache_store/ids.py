@@ -30,19 +30,21 @@ def as_ids(ids: Sequence[str] | Any) -> Ids:
     array = ids.cast(pa.large_string()) if isinstance(ids, pa.Array) else pa.array(ids, pa.large_string())
     if not len(array) or array.null_count:
         raise RowsError(f"{len(array)} ids of which {array.null_count} null: expected at least one, each a text")
-    if pc.count_distinct(array).as_py() != len(array):
-        counts = pc.value_counts(array)
-        twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-        first, second = np.flatnonzero(pc.equal(array, twice))[:2]
-        raise RowsError(f"id '{twice}' stands at rows {first} and {second}; ids must be unique")
+    order = pc.sort_indices(array)  # 8 bytes an id; counting the distinct ones takes 200
+    ordered = array.take(order)
+    same = pc.index(pc.equal(ordered[1:], ordered[:-1]), True).as_py()
+    if same >= 0:
+        first, second = sorted(order[same : same + 2].to_pylist())
+        raise RowsError(f"id '{ordered[same]}' stands at rows {first} and {second}; ids must be unique")
     return array
 
 
 def ids_digest(ids: Ids) -> str:
     """SHA-256 over every id's length and all their bytes: of the ids themselves, not of the file they lie in."""
     offsets = np.frombuffer(ids.buffers()[1], np.int64)[ids.offset : ids.offset + len(ids) + 1]
-    text = memoryview(ids.buffers()[2] or b"")[offsets[0] : offsets[-1]]
-    return hashlib.sha256(np.diff(offsets).astype("<i8").tobytes() + text.tobytes()).hexdigest()
+    total = hashlib.sha256(np.diff(offsets).astype("<i8", copy=False).data)
+    total.update(memoryview(ids.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+    return total.hexdigest()
 
 
 def parquet_bytes(ids: Ids) -> bytes:

@@ -37,6 +37,7 @@ CONTENT_HASH = "content_hash"
 HASH_BYTES = 16
 CHUNK_BYTES = 16 << 20
 BLOCK_BYTES = 256 << 20
+BLOCK_ROWS = 1 << 14
 
 
 class Status(IntEnum):
@@ -119,18 +120,24 @@ def power_of_two(number: float) -> int:
     return 1 << max(0, int(number).bit_length() - 1)
 
 
-def default_block_rows(rows: int, outputs: Iterable[ArraySpec]) -> int:
+def default_block_rows(rows: int, outputs: Iterable[ArraySpec], widest: int = 0) -> int:
     """Rows per block: the unit of commit, locking, resume and of memory while encoding; a power of two.
 
     About 32 blocks a set, so that a small set on a slow CPU still commits every few percent of its time, but
     not under 64 rows (a few batches: below, syncing would cost more than encoding) nor over what fills one
-    chunk of the narrowest output (beyond, larger blocks only lose more work in a kill). Over all of these stands
-    memory: all outputs of a block fit 256 MiB; and a store is never padded to more than twice its rows.
+    chunk of the narrowest output (beyond, larger blocks only lose more work in a kill) nor over 16,384 rows (their
+    items are in memory together, too). Over all of these stands
+    memory: these outputs of a block together fit 256 MiB, and so does alone any that may be added later, of which
+    the widest has rows of `widest` bytes. They do not add up: a model may have hundreds of outputs, of which few
+    are asked. And a store is never padded to more than twice its rows.
+
+    For 384 numbers a row and tokens of 256 x 384, in float16: 3,750 rows make blocks of 128 (96 KiB pooled,
+    24 MiB tokens), 2 million make blocks of 1,024 (768 KiB, 192 MiB).
     """
     sizes = [output.row_bytes for output in outputs]
     near = power_of_two(rows / 32 * 2**0.5)  # the nearest power of two, in ratio
-    wanted = max(64, min(near, power_of_two(CHUNK_BYTES / min(sizes))))
-    return min(wanted, power_of_two(BLOCK_BYTES / sum(sizes)), power_of_two(2 * rows - 1))
+    wanted = max(64, min(near, BLOCK_ROWS, power_of_two(CHUNK_BYTES / min(sizes))))
+    return min(wanted, power_of_two(BLOCK_BYTES / max(sum(sizes), widest)), power_of_two(2 * rows - 1))
 
 
 def default_chunk_rows(block_rows: int, row_bytes: int) -> int:

@@ -32,23 +32,37 @@ def open_for_writing(
     group = Group.open(path)
     _refuse(path, differences(_group_fields(group), _group_fields(asked)))
     _mend_ids(path, group, ids)
+    return group, open_outputs(path, group, outputs, fingerprints)
+
+
+def open_outputs(
+    path: Path, group: Group, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
+) -> dict[str, StoredArray]:
+    """The arrays of these outputs, added where the store lacks them, of status and of content hash."""
     wanted = {name: _array_fields(spec.shape, spec.dtype, fingerprints[name]) for name, spec in outputs.items()}
     _refuse_foreign_outputs(path, wanted)
     for name, spec in outputs.items():
         if not (path / name).exists():
             add_output(path, name, group, spec, fingerprints[name])
     _refuse_foreign_outputs(path, wanted)  # another process may have added one since
-    return group, {name: StoredArray.open(path / name) for name in (*outputs, STATUS, CONTENT_HASH)}
+    return {name: StoredArray.open(path / name) for name in (*outputs, STATUS, CONTENT_HASH)}
 
 
-def checked_block_rows(block_rows: int | None, rows: int, outputs: Mapping[str, ArraySpec]) -> int:
+def stored_dtype(path: Path, output: str) -> str:
+    """The dtype that a store keeps an output in; raises `CorruptCacheError`."""
+    return StoredArray.open(path / output).dtype.name
+
+
+def checked_block_rows(
+    block_rows: int | None, rows: int, outputs: Mapping[str, ArraySpec], widest: int = 0
+) -> int:
     """The asked or the default rows per block; raises `UsageError` for unusable outputs or block sizes."""
     if not outputs:
         raise UsageError("no outputs asked for; expected at least one, for example --output pooled")
     for name in outputs:
         check_output_name(name)
     if block_rows is None:
-        return default_block_rows(rows, outputs.values())
+        return default_block_rows(rows, outputs.values(), widest)
     if block_rows < 1 or block_rows != power_of_two(block_rows):
         raise UsageError(f"{block_rows} rows per block: expected a power of two")
     return block_rows

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import Rows, StoredArray
-from vlpipe.cache_store.committed import Crcs, committed_blocks
+from vlpipe.cache_store.committed import Committed, committed_blocks, content_hashes
 from vlpipe.cache_store.errors import CorruptCacheError, ForkedError, NotCachedError, RowsError, StaleCacheError
 from vlpipe.cache_store.group import Group, output_names
 from vlpipe.cache_store.ids import positions_of, read_ids
-from vlpipe.cache_store.layout import USABLE, Status
+from vlpipe.cache_store.layout import Status
 from vlpipe.cache_store.strategies import Mapped, Resident
 from vlpipe.foundation.errors import UnknownNameError
 
@@ -52,9 +55,9 @@ class FeatureSet:
         self.shape, self.dtype, self.fingerprint = array.shape, array.dtype, dict(array.fingerprint)
         self._ids = read_ids(path, group.table, group.rows)
         self._group, self._array = group, array
-        self.status, self._crcs, self._rows = _opened(path, group, array, strategy, memory_budget)
+        self._committed, self._rows = _opened(path, group, array, strategy, memory_budget)
         self.strategy = self._rows.name
-        self.usable = np.isin(self.status, USABLE)
+        self.status, self.usable = self._committed.status, self._committed.usable
         self._process = os.getpid()
         self._reopen = (path, output, strategy, memory_budget)
 
@@ -62,6 +65,17 @@ class FeatureSet:
     def ids(self) -> list[str]:
         """All ids in row order, as a new list; in a loop keep it, it is large."""
         return list(self._ids.to_pylist())
+
+    @cached_property
+    def content_digest(self) -> str:
+        """SHA-256 over what was encoded: the content hash of each usable row, zeros for others, in row order.
+
+        Pictures that were replaced and encoded anew change it; how rows lie in blocks does not. Read when first
+        asked for; raises `CorruptCacheError`, `StaleCacheError` when it was written again since the set was
+        opened.
+        """
+        with self._of_one_moment():
+            return hashlib.sha256(content_hashes(self.path, self._group, self._committed).tobytes()).hexdigest()
 
     def __len__(self) -> int:
         """Rows, usable or not."""
@@ -101,15 +115,22 @@ class FeatureSet:
                 f"out has shape {out.shape} and dtype {out.dtype}, expected a contiguous array of shape "
                 f"{(len(where), *self.shape)} and dtype {self.dtype}"
             )
-        try:
+        with self._of_one_moment():
             self._rows.take(where, out)
+        return out
+
+    @contextmanager
+    def _of_one_moment(self) -> Iterator[None]:
+        """Tell a block that was written again since the set was opened from a damaged one."""
+        try:
+            yield
         except CorruptCacheError:
-            if committed_blocks(self.path, self._group, self._array)[1] == self._crcs:
+            now = committed_blocks(self.path, self._group, self._array)
+            if (now.chunks, now.content) == (self._committed.chunks, self._committed.content):
                 raise
             raise StaleCacheError(
                 f"'{self.path}' was written again since it was opened; run the same command again"
             ) from None
-        return out
 
     def _check(self, where: NDArray[Any]) -> None:
         if where.ndim != 1 or (where.size and where.dtype.kind not in "iu"):
@@ -132,17 +153,17 @@ class FeatureSet:
 
 def _opened(
     path: Path, group: Group, array: StoredArray, strategy: Strategy, memory_budget: int
-) -> tuple[NDArray[np.uint8], Crcs, Resident | Mapped]:
+) -> tuple[Committed, Resident | Mapped]:
     """Status and rows of one moment: when a writer replaced a block in between, both are read again."""
     while True:
-        status, crcs = committed_blocks(path, group, array)
-        fits = len(crcs) * array.file_bytes <= memory_budget
+        committed = committed_blocks(path, group, array)
+        fits = len(committed.chunks) * array.file_bytes <= memory_budget
         try:
             if strategy == "resident" or (strategy == "auto" and fits):
-                return status, crcs, Resident(array, crcs)
-            return status, crcs, Mapped(array, crcs)
+                return committed, Resident(array, committed.chunks)
+            return committed, Mapped(array, committed.chunks)
         except CorruptCacheError:
-            if committed_blocks(path, group, array)[1] == crcs:
+            if committed_blocks(path, group, array).chunks == committed.chunks:
                 raise
 
 

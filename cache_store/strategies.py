@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import Rows, StoredArray
 
-# Python keeps a file handle per mapping, and a process often has 1,024: older mappings are dropped beyond this.
-MAPPED_CHUNKS = 512
+# Linux grants a process 65,530 mappings: beyond this many, up to 256 GiB, a set drops its oldest.
+MAPPED_CHUNKS = 16_384
 
 
 def _opaque(rows: Rows) -> NDArray[np.void]:
@@ -43,7 +43,7 @@ class Resident:
 
 
 class Mapped:
-    """Chunk files, mapped when first used and verified then; the system's page cache is the only copy."""
+    """Chunk files, mapped when first used, verified whenever mapped; the system's page cache is the only copy."""
 
     name = "mapped"
 
@@ -51,7 +51,6 @@ class Mapped:
         self._array = array
         self._crcs = crcs
         self._chunks: dict[int, NDArray[np.void]] = {}
-        self._verified: set[int] = set()
 
     def take(self, positions: NDArray[Any], out: Rows) -> None:
         """Fill `out` with the rows at valid positions, chunk by chunk."""
@@ -67,8 +66,7 @@ class Mapped:
 
     def _chunk(self, chunk: int) -> NDArray[np.void]:
         if chunk not in self._chunks:
-            mapped = self._array.map(chunk, self._crcs[chunk], verify=chunk not in self._verified)
-            self._verified.add(chunk)
+            mapped = self._array.map(chunk, self._crcs[chunk])
             if len(self._chunks) >= MAPPED_CHUNKS:
                 self._chunks.pop(next(iter(self._chunks)))
             self._chunks[chunk] = _opaque(mapped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from vlpipe.cache_store.layout import (
 )
 from vlpipe.cache_store.locks import exclusive
 from vlpipe.cache_store.markers import Files, Marker
-from vlpipe.cache_store.opening import checked_block_rows, open_for_writing
+from vlpipe.cache_store.opening import checked_block_rows, open_for_writing, open_outputs
 from vlpipe.cache_store.values import BlockRows, checked
 
 BOOKS = (STATUS, CONTENT_HASH)
@@ -37,14 +37,14 @@ Books = dict[str, NDArray[np.uint8]]
 
 
 class StoreWriter:
-    """Writes the rows of some outputs of one store, one claimed block at a time."""
+    """Writes the rows of some outputs of one store, one claimed block at a time. `ids` is an Arrow array."""
 
     def __init__(self, path: Path, group: Group, ids: Ids, arrays: Mapping[str, StoredArray]) -> None:
         """Use `open`."""
         self.path = path
         self.block_rows = group.block_rows
         self._group = group
-        self._ids = ids
+        self.ids = ids
         self._outputs = {name: array for name, array in arrays.items() if name not in BOOKS}
         self._arrays = dict(arrays)
         self._claimed: set[int] = set()
@@ -63,27 +63,44 @@ class StoreWriter:
         fingerprints: Mapping[str, Fingerprint],
         constants: Mapping[str, float],
         block_rows: int | None = None,
+        widest: int = 0,
     ) -> StoreWriter:
         """Make a store, or go on with one that was made from the same things; adds arrays for new outputs.
 
-        `block_rows`, a power of two, only counts for a new store. Raises `StaleCacheError` that names every
+        `block_rows`, a power of two, only counts for a new store; `default_block_rows` says what it is else, and
+        what `widest` is. Raises `StaleCacheError` that names every
         difference, `RowsError` for no or repeated ids, `CorruptCacheError` for damaged metadata, `UsageError` for
         unusable outputs, `CacheWriteError`.
         """
         table = as_ids(ids)
-        size = checked_block_rows(block_rows, len(table), outputs)
+        size = checked_block_rows(block_rows, len(table), outputs, widest)
         asked = Group.of(manifest, side, encoder, constants, table, size)
         group, arrays = open_for_writing(path, asked, table, outputs, fingerprints)
         return cls(path, group, table, arrays)
+
+    def of(self, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]) -> StoreWriter:
+        """The writer of other outputs of the same store; raises as `open` does for those."""
+        arrays = open_outputs(self.path, self._group, outputs, fingerprints)
+        return StoreWriter(self.path, self._group, self.ids, arrays)
 
     def span(self, block: int) -> range:
         """The rows of a block."""
         return self._group.span(block)
 
-    def missing(self) -> list[int]:
-        """The blocks that are not committed for all outputs of this writer, or have lost a file; read anew."""
-        self._seen_missing = {block for block in self._group.blocks if not self._committed(block)}
-        return sorted(self._seen_missing)
+    def missing(self, among: Iterable[int] | None = None) -> list[int]:
+        """The blocks that are not committed for all outputs of this writer, or have lost a file; read anew.
+
+        Of all blocks, or `among` some.
+        """
+        blocks = set(self._group.blocks if among is None else among)
+        found = {block for block in blocks if not self._committed(block)}
+        self._seen_missing = self._seen_missing - blocks | found
+        return sorted(found)
+
+    def outputs_of(self, block: int) -> set[str]:
+        """All outputs that a block is committed for, of this writer or not; none where its marker is damaged."""
+        marker = self._marker(block)
+        return set(marker.files) - {*BOOKS} if marker else set()
 
     @contextmanager
     def claim(self, block: int) -> Iterator[bool]:
@@ -116,7 +133,7 @@ class StoreWriter:
                 f"block {block} of '{self.path}' is written without being claimed; use claim() first"
             )
         span = self.span(block)
-        given = checked(self._outputs, self._ids[span.start : span.stop], BlockRows(rows, status, content_hash))
+        given = checked(self._outputs, self.ids[span.start : span.stop], BlockRows(rows, status, content_hash))
         with writing(self.path):
             self._commit(block, given)
         self._seen_missing.discard(block)
@@ -151,7 +168,7 @@ class StoreWriter:
         changed = both & (old[CONTENT_HASH] != new[CONTENT_HASH]).any(axis=1)
         if changed.any():
             start = self.span(block).start
-            names = [self._ids[start + int(row)].as_py() for row in np.flatnonzero(changed)[:3]]
+            names = [self.ids[start + int(row)].as_py() for row in np.flatnonzero(changed)[:3]]
             raise StaleCacheError(
                 f"'{self.path}': {changed.sum()} rows of block {block} were cached from other content than what "
                 f"lies there now, first {names}; keep both with --as NAME, or use another --cache"
@@ -172,14 +189,24 @@ class StoreWriter:
 
     def _committed(self, block: int) -> Marker | None:
         """A block's marker, when it covers all outputs of this writer and every file is there in its full size."""
+        marker = self._marker(block)
+        return marker if marker and self._arrays.keys() <= marker.files.keys() and self._whole(block) else None
+
+    def _marker(self, block: int) -> Marker | None:
+        """A block's marker; a damaged one counts as none."""
         try:
-            marker = self._group.marker(self.path, block)
+            return self._group.marker(self.path, block)
         except CorruptCacheError:
             return None
-        if marker is None or not self._arrays.keys() <= marker.files.keys():
-            return None
-        files = ((array, chunk) for array in self._arrays.values() for chunk in array.chunks(self.span(block)))
-        return marker if all(array.is_whole(chunk) for array, chunk in files) else None
+
+    def _whole(self, block: int, names: Iterable[str] | None = None) -> bool:
+        arrays = (self._arrays[name] for name in (self._arrays if names is None else names))
+        return all(array.is_whole(chunk) for array in arrays for chunk in array.chunks(self.span(block)))
+
+    def _of_any_output(self) -> Iterator[Marker]:
+        """The markers of the blocks whose status and content hash are there, whatever outputs they have."""
+        markers = (self._marker(block) for block in self._group.blocks)
+        return (marker for marker in markers if marker and self._whole(marker.block, BOOKS))
 
     def _done(self) -> list[Marker]:
         markers = (self._committed(block) for block in self._group.blocks)
@@ -192,9 +219,9 @@ class StoreWriter:
         return {Status.ABSENT: self._group.rows - sum(counts.values()), **counts}
 
     def failed(self) -> NDArray[np.int64]:
-        """The positions of failed rows in committed blocks, ascending; raises `CorruptCacheError`."""
+        """The positions of rows that failed for any output of the store, ascending; raises `CorruptCacheError`."""
         found = [np.empty(0, np.int64)]
-        for marker in self._done():
+        for marker in self._of_any_output():
             if marker.status["failed"]:
                 rows = range(marker.start, marker.stop)
                 status = self._arrays[STATUS].read_rows(rows, marker.files[STATUS].crc32c)
@@ -202,12 +229,12 @@ class StoreWriter:
         return np.concatenate(found)
 
     def content(self) -> NDArray[np.uint8]:
-        """What was encoded, (rows, 16): content hashes of committed usable rows, zeros for all others.
+        """What was encoded, (rows, 16): content hashes of rows usable for any output, zeros for all others.
 
         Raises `CorruptCacheError`.
         """
         found = np.zeros((self._group.rows, HASH_BYTES), np.uint8)
-        for marker in self._done():
+        for marker in self._of_any_output():
             rows = range(marker.start, marker.stop)
             status, content = (self._arrays[n].read_rows(rows, marker.files[n].crc32c) for n in BOOKS)
             found[rows.start : rows.stop] = np.where(np.isin(status, USABLE)[:, None], content, 0)

@@ -12,11 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vlpipe.evaluate import results
 from vlpipe.evaluate.bootstrap import Bootstrap
 from vlpipe.evaluate.contracts import Inputs, Rows, Task
+from vlpipe.evaluate.lineage import but_seeds
 from vlpipe.evaluate.results import LEDGER, Entry, Provenance
-from vlpipe.evaluate.saved import read_rows, write_rows
+from vlpipe.evaluate.saved import Saved, read_rows, write_rows
 from vlpipe.foundation.files import digest
 
 if TYPE_CHECKING:
@@ -43,7 +46,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Question:
-    """One evaluation: what decides it, where its rows lie, and its numbers."""
+    """One evaluation: what decides it, where its rows lie, and its numbers.
+
+    `content` is the digest of what was encoded, by role.
+    """
 
     run: Run
     task_name: str
@@ -51,6 +57,7 @@ class Question:
     split: str
     bootstrap: Bootstrap
     manifest: str  # digest
+    content: Mapping[str, str]
 
     def answer(self, inputs: Inputs) -> Evaluation:
         """The numbers, from the kept rows where they answer the same question."""
@@ -58,17 +65,17 @@ class Question:
         identity = self.identity(inputs)
         path = self.path(identity)
         ledger = self.run.folder.parent / LEDGER
-        rows = _kept(path, identity)
-        entries = _recorded(ledger, digest(identity)) if rows is not None else {}
-        names = set(self.task.metric().summarise(rows)) if rows is not None else set()
-        reused = rows is not None and names == set(entries)
-        if rows is None:
-            rows = self.task.metric().rows(inputs)
-            write_rows(path, rows, inputs.image_ids, identity)
+        kept = _kept(path, identity)
+        entries = _recorded(ledger, digest(identity)) if kept is not None else {}
+        reused = kept is not None and set(self.task.metric().summarise(kept.rows)) == set(entries)
+        if kept is None:
+            kept = Saved(self.task.metric().rows(inputs), identity, notes_of(inputs))
+            write_rows(path, kept, inputs.image_ids)
+        rows = kept.rows
         if not reused:
             entries = self.entries(rows, digest(identity))
             results.append(ledger, entries.values())
-        notes = self.task.notes({name: entry.value for name, entry in entries.items()})
+        notes = [*kept.notes, *self.task.notes({name: entry.value for name, entry in entries.items()})]
         return Evaluation(self.run.id, self.task_name, self.split, entries, rows, path, reused, notes, self.task)
 
     def identity(self, inputs: Inputs) -> dict[str, Any]:
@@ -83,6 +90,7 @@ class Question:
             "options": self.options,
             "bootstrap": asdict(self.bootstrap),
             "manifest": self.manifest,
+            "content": dict(self.content),
             "ids": digest([list(inputs.image_ids), list(inputs.text_ids)]),
         }
 
@@ -125,21 +133,38 @@ class Question:
         """What the numbers were made from."""
         return Provenance(
             evaluation=evaluation,
+            but_seeds=but_seeds(self.run),
             kind=self.run.kind,
+            code=self.run.record["code"],
             config=dict(self.run.config),
             sources=dict(self.run.sources),
             fingerprints=digest(self.run.fingerprints),
+            split_rule=self.run.split_rule,
             manifest=self.manifest,
+            content=dict(self.content),
             options=self.options,
             bootstrap=asdict(self.bootstrap),
         )
 
 
-def _kept(path: Path, identity: Mapping[str, Any]) -> Rows | None:
+def notes_of(inputs: Inputs) -> list[str]:
+    """What a reader must know of the rows: candidates that ask nothing, and zero vectors."""
+    notes = []
+    texts = int((inputs.text_image < 0).sum())
+    images = len(inputs.image_ids) - len(np.unique(inputs.text_image[inputs.text_image >= 0]))
+    if images or texts:
+        notes.append(f"{images} images without a text and {texts} texts without an image are candidates only")
+    zeros = [f"{number} of role '{role}'" for role, number in inputs.zeros().items() if number]
+    if zeros:
+        notes.append(f"zero vectors, whose cosine with anything is 0: {', '.join(zeros)}")
+    return notes
+
+
+def _kept(path: Path, identity: Mapping[str, Any]) -> Saved | None:
     if not path.exists():
         return None
-    rows, found = read_rows(path)
-    return rows if found == identity else None
+    saved = read_rows(path)
+    return saved if saved.identity == identity else None
 
 
 def _recorded(ledger: Path, evaluation: str) -> dict[str, Entry]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vlpipe.foundation.errors import UsageError, VlpipeError
+from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
 
 if TYPE_CHECKING:
     from vlpipe.evaluate.answers import Evaluation
@@ -19,6 +19,7 @@ RUNS = click.option(
     "--runs", type=FOLDER, default=Path("runs"), envvar="VLPIPE_RUNS", show_default=True, help="Folder of runs."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+Failures = dict[str, int]  # what is told of a run that failed, and its exit code
 FULL = click.option("--full", is_flag=True, help="Every number, not the main ones only.")
 
 
@@ -52,20 +53,75 @@ def evaluate(
     """Measure finished runs; numbers go to the ledger.
 
     Prints a table with bootstrap intervals, draws figures, keeps a row a query with each run, and adds the
-    numbers to RUNS/results.jsonl. An evaluation that was done before is not done again.
+    numbers to RUNS/results.jsonl. An evaluation that was done before is not done again. Of several runs one
+    that fails does not stop the others; --all skips runs that read images alone or texts alone.
     """
-    from vlpipe.evaluate import run
+    from vlpipe.evaluate.run import chosen_task
     from vlpipe.foundation.config import parse_sets
 
     options = parse_sets(assignments)
-    done = []
-    for run_id in _chosen(runs, run_ids, every):
-        done.append(run.evaluate(runs, run_id, task, split, manifest=manifest, cache=cache, options=options))
-        _tell(done[-1])
+    chosen_task(task, options)  # a wrong name or setting is no failure of one run
+    chosen, failed = _chosen(runs, run_ids, every)
+    said = {"task_name": task, "split": split, "manifest": manifest, "cache": cache, "options": options}
+    done, skipped = _evaluated(runs, chosen, failed, skip_one_sided=every, **said)
     drawn = _draw(done, figures or runs / "figures")
     if as_json:
-        click.echo(json.dumps({"evaluations": [_as_json(e) for e in done], "figures": [str(p) for p in drawn]}))
-        return
+        click.echo(
+            json.dumps(
+                {
+                    "evaluations": [_as_json(e) for e in done],
+                    "failed": list(failed),
+                    "skipped": skipped,
+                    "figures": [str(path) for path in drawn],
+                }
+            )
+        )
+    elif done:
+        _show(done, drawn, full)
+    if failed:
+        raise _all_in_one(list(failed.values()), len(done))
+    if not done:
+        raise VlpipeError(
+            f"no finished run in '{runs}' reads both images and texts; train one with vlpipe train-head"
+        )
+
+
+def _evaluated(
+    runs: Path, chosen: Sequence[str], failed: Failures, *, skip_one_sided: bool, **said: Any
+) -> tuple[list[Evaluation], list[str]]:
+    """Evaluations, and runs without one side; fills `failed`, but raises where one run alone is asked for."""
+    from vlpipe.evaluate.run import OneSidedError, evaluate
+
+    done: list[Evaluation] = []
+    skipped = []
+    for run_id in chosen:
+        try:
+            done.append(evaluate(runs, run_id, **said))
+            _tell(done[-1])
+        except VlpipeError as error:
+            if skip_one_sided and isinstance(error, OneSidedError):
+                skipped.append(run_id)
+                click.echo(f"skipped: {error}", err=True)
+            elif len(chosen) == 1 and not failed:
+                raise
+            else:
+                _fail(failed, f"{run_id}: {error}", error)
+    return done, skipped
+
+
+def _fail(failed: Failures, line: str, error: VlpipeError) -> None:
+    failed[" ".join(line.split())] = error.exit_code
+    click.echo("failed: " + " ".join(line.split()), err=True)
+
+
+def _all_in_one(codes: Sequence[int], done: int) -> VlpipeError:
+    """An error with the code of the failures, or with 1 where they have several."""
+    kinds = {kind.exit_code: kind for kind in (VlpipeError, UsageError, StaleError)}
+    kind = kinds.get(codes[0], VlpipeError) if len(set(codes)) == 1 else VlpipeError
+    return kind(f"{len(codes)} runs could not be evaluated, as told above; {done} were, and are kept")
+
+
+def _show(done: Sequence[Evaluation], drawn: Sequence[Path], full: bool) -> None:
     from vlpipe.evaluate.results import by_run
     from vlpipe.evaluate.tables import print_table
 
@@ -74,19 +130,22 @@ def evaluate(
         click.echo(f"figure: {path}", err=True)
 
 
-def _chosen(runs: Path, run_ids: Sequence[str], every: bool) -> list[str]:
+def _chosen(runs: Path, run_ids: Sequence[str], every: bool) -> tuple[list[str], Failures]:
+    """Ids of the runs to evaluate, and with --all the damaged ones."""
     from vlpipe.heads.runs import Run
 
     if every == bool(run_ids):
         raise UsageError("which runs? give --run ID, once or more, or --all")
     if not every:
-        return list(dict.fromkeys(run_ids))
-    finished = [run.id for run in Run.list(runs) if run.state == "finished"]
+        return list(dict.fromkeys(run_ids)), {}
+    damaged: Failures = {}
+    found = Run.list(runs, lambda error: _fail(damaged, str(error), error))
+    finished = [run.id for run in found if run.state == "finished"]
     if not finished:
         raise VlpipeError(
             f"no finished run in '{runs}'; train one with vlpipe train-head, or name the folder by --runs"
         )
-    return finished
+    return finished, damaged
 
 
 def _tell(evaluation: Evaluation) -> None:
@@ -100,7 +159,7 @@ def _tell(evaluation: Evaluation) -> None:
 def _draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     from vlpipe.evaluate.contracts import Drawn
 
-    task = evaluations[0].made_by
+    task = evaluations[0].made_by if evaluations else None
     return task.draw(evaluations, folder) if isinstance(task, Drawn) else []
 
 

@@ -11,26 +11,51 @@ import numpy as np
 import numpy.typing as npt
 
 from vlpipe.foundation.config import Config
+from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.shelf import Shelf
+
+IntArray = npt.NDArray[np.int64]
 
 if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
     from torch import Tensor
 
     Scores = Callable[[slice, slice], Tensor]
+    Pairs = Callable[[IntArray, IntArray], Tensor]
+    Temperatures = Callable[[slice], Tensor | None]
+    Maps = Callable[[IntArray, IntArray], Tensor | None]
 
 METRICS = Shelf("vlpipe.evaluate.metrics", "metric")
 TASKS = Shelf("vlpipe.evaluate.tasks", "task")
 
-IntArray = npt.NDArray[np.int64]
+
+def no_pairs(images: IntArray, texts: IntArray) -> Tensor:
+    """Raise `VlpipeError`: these inputs came without a head."""
+    raise VlpipeError("these inputs have no scores of pairs; expected inputs of a head")
+
+
+def no_tensor(*_: Any) -> None:
+    """What the head cannot tell."""
+
+
+def no_zeros() -> dict[str, int]:
+    """No row is known to be zero."""
+    return {}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a metric looks at.
+    """What a metric looks at. All positions are those in `image_ids` and `text_ids`; nothing is computed before
+    it is called, and rows are encoded once.
 
-    `text_image[j]` is the position in `image_ids` of text j's image, -1 for a text without one.
-    `scores(images, texts)` is the exact (images, texts) block of similarities; the full matrix is never
-    needed at once. `columns` holds manifest columns of the texts, `image_columns` of the images.
+    `text_image[j]` is the position of text j's image, -1 for a text without one: such a text, and an image
+    without a text, asks nothing and is a candidate of the others. `scores(images, texts)` is the exact (images,
+    texts) block of similarities; the full matrix is never needed at once. `columns` holds the texts' "role" and
+    the task's manifest columns of the texts, `image_columns` those of the images.
+
+    `pairs(images, texts)` is (rows,), the similarity of image `images[r]` with text `texts[r]`.
+    `temperatures(texts)` is (texts,), the divisor of each text's scores before a softmax; None for a head without.
+    `maps(images, texts)` is (rows, patches), each patch's share of a pair's score; None for a head without.
+    `zeros()` counts, by role, the encoded rows that are zero throughout: their cosine with anything is 0.
     """
 
     image_ids: Sequence[str]
@@ -39,6 +64,10 @@ class Inputs:
     scores: Scores
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     image_columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    pairs: Pairs = no_pairs
+    temperatures: Temperatures = no_tensor
+    maps: Maps = no_tensor
+    zeros: Callable[[], Mapping[str, int]] = no_zeros
 
 
 @dataclass(frozen=True)
@@ -79,12 +108,18 @@ class Metric(Protocol):
 
 
 class Task(Protocol):
-    """Which texts and images of a manifest answer a question, and the metric that says how well."""
+    """Which texts and images of a manifest answer a question, and the metric that says how well.
+
+    A task inherits from this class, which gives the defaults.
+    """
 
     Config: ClassVar[type[Config]]
     code: ClassVar[int]  # version: raised when the same rows would give other numbers
     roles: ClassVar[tuple[str, ...]]  # manifest roles of the texts that take part
+    columns: ClassVar[tuple[str, ...]] = ()  # manifest columns of the texts that `Inputs.columns` holds
+    image_columns: ClassVar[tuple[str, ...]] = ()  # likewise of the images
     headline: ClassVar[Mapping[str, str]]  # the numbers that a table shows, with the column titles
+    legend: ClassVar[str] = ""  # what a reader of these numbers must know, for a table's caption
     config: Any  # the resolved `Config`
 
     def __init__(self, config: Any) -> None: ...

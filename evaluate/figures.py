@@ -14,6 +14,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from vlpipe.evaluate.answers import Evaluation
 from vlpipe.evaluate.metrics.retrieval import T2I, per_image_sensitivity
+from vlpipe.evaluate.results import intervals_of
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; the order keeps lightness varied.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -62,7 +63,8 @@ def recalls(evaluations: Sequence[Evaluation]) -> Figure:
         side.set_title(title)
         side.grid(axis="x", visible=False)
     axes[0].set_ylabel("queries with a match in the top K (%)")
-    _legend(figure, axes[0], evaluations, "lines: 95 % bootstrap intervals over images")
+    entries = [entry for evaluation in evaluations for entry in evaluation.entries.values()]
+    _legend(figure, axes[0], evaluations, f"lines: {intervals_of(entries)}")
     return figure
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +20,24 @@ LEDGER = "results.jsonl"
 
 
 class Provenance(BaseModel):
-    """What a number was made from. `evaluation` is the digest of all that decides it."""
+    """What a number was made from.
+
+    `evaluation` is the digest of all that decides it, `but_seeds` that of all that made the run but its seed and
+    those of the runs upstream of it.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     evaluation: str
+    but_seeds: str
     kind: str
+    code: int  # the head's version
     config: dict[str, Any]
     sources: dict[str, str]  # by role, as they are written: SPEC#OUTPUT::RUN
     fingerprints: str  # digest
+    split_rule: str  # of the training
     manifest: str  # digest
+    content: dict[str, str]  # digest of what was encoded, by role
     options: dict[str, Any]
     bootstrap: dict[str, Any]
 
@@ -56,32 +67,59 @@ class Entry(BaseModel):
 
 
 def append(ledger: Path, entries: Iterable[Entry]) -> None:
-    """Add entries; a last line that a crash left unfinished is closed first, so that only it is lost."""
-    if ledger.exists() and ledger.stat().st_size:
-        with ledger.open("rb+") as file:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-    for entry in entries:
-        append_line(ledger, entry.model_dump())
+    """Add entries; a last line that a kill tore is dropped first. Other processes that append wait."""
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    with ledger.open("ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held = ledger.read_bytes()
+        last = held.rpartition(b"\n")[2]
+        if _is_torn(last):
+            file.truncate(len(held) - len(last))
+        elif last:
+            file.write(b"\n")
+        for entry in entries:
+            append_line(ledger, entry.model_dump())
+
+
+def _is_torn(last: bytes) -> bool:
+    """Whether what follows the last newline is the start of a line whose writer was killed.
+
+    No start of a JSON object is itself JSON; what is JSON and no entry was put there by something else.
+    """
+    try:
+        json.loads(last)
+    except ValueError:
+        return bool(last)
+    return False
 
 
 def read(ledger: Path) -> list[Entry]:
-    """All entries in order; none when there is no ledger. Raises `VlpipeError` that names a bad line."""
+    """All entries in order; none when there is no ledger.
+
+    A last line that a kill tore is left out, with a warning on stderr. Raises `VlpipeError` that names any other
+    bad line.
+    """
     if not ledger.exists():
         return []
-    entries = []
-    for number, line in enumerate(ledger.read_bytes().splitlines(), start=1):
-        try:
-            entries.append(Entry.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise VlpipeError(
-                f"{ledger} line {number} is not a result ({where + ': ' if where else ''}{first['msg']}); "
-                "mend or delete this line"
-            ) from None
-    return entries
+    *lines, last = ledger.read_bytes().split(b"\n")  # of all line ends only this one is never inside an entry
+    if _is_torn(last):
+        number = len(lines) + 1
+        sys.stderr.write(f"warning: {ledger} line {number} is torn (its writer was killed) and left out\n")
+    elif last:
+        lines.append(last)
+    return [_parsed(ledger, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _parsed(ledger: Path, number: int, line: bytes) -> Entry:
+    try:
+        return Entry.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise VlpipeError(
+            f"{ledger} line {number} is not a result ({where + ': ' if where else ''}{first['msg']}); "
+            "mend or delete this line"
+        ) from None
 
 
 def latest(entries: Iterable[Entry]) -> list[Entry]:
@@ -90,6 +128,13 @@ def latest(entries: Iterable[Entry]) -> list[Entry]:
     for entry in entries:
         last[entry.key] = entry
     return list(last.values())
+
+
+def intervals_of(entries: Iterable[Entry]) -> str:
+    """Which intervals the entries hold, in words: '95 % bootstrap intervals over images'."""
+    levels = sorted({entry.provenance.bootstrap["level"] for entry in entries if entry.interval is not None})
+    named = " and ".join(f"{100 * level:g} %" for level in levels)
+    return f"{named} bootstrap intervals over images" if levels else "no intervals"
 
 
 @dataclass(frozen=True)
@@ -124,9 +169,7 @@ def over_seeds(entries: Sequence[Entry]) -> list[Line]:
 
 def _without_seed(entry: Entry) -> tuple[str, ...]:
     made = entry.provenance
-    config = {key: value for key, value in made.config.items() if key != "seed"}
-    parts = (made.kind, config, made.sources, made.fingerprints)
-    return canonical_json(parts), *entry.key[1:-1]
+    return made.but_seeds, canonical_json(made.content), *entry.key[1:-1]
 
 
 def _grouped(entries: Sequence[Entry], key: Any) -> list[list[Entry]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +16,42 @@ from vlpipe.evaluate.contracts import Rows
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import canonical_json, write_atomic
 
-KEY = b"vlpipe.evaluation"
+KEY, NOTES = b"vlpipe.evaluation", b"vlpipe.notes"
 
 
-def write_rows(path: Path, rows: Rows, image_ids: Sequence[str], identity: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class Saved:
+    """An evaluation's rows, all that decides them, and what a reader must know of the vectors behind them."""
+
+    rows: Rows
+    identity: Mapping[str, Any]
+    notes: list[str]
+
+
+def write_rows(path: Path, saved: Saved, image_ids: Sequence[str]) -> None:
     """One Parquet row a query: `query_id`, `image_id`, and the metric's columns; whole or not at all."""
+    rows = saved.rows
     columns = {
         "query_id": pa.array(rows.query_ids.tolist(), pa.string()),
         "image_id": pa.array([image_ids[i] for i in rows.image], pa.string()),
         **{name: pa.array(values) for name, values in rows.values.items()},
     }
-    table = pa.table(columns).replace_schema_metadata({KEY: canonical_json(identity).encode("utf-8")})
+    said = {KEY: canonical_json(saved.identity), NOTES: canonical_json(saved.notes)}
+    table = pa.table(columns).replace_schema_metadata({key: text.encode("utf-8") for key, text in said.items()})
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)
     write_atomic(path, buffer.getvalue().to_pybytes())
 
 
-def read_rows(path: Path) -> tuple[Rows, dict[str, Any]]:
-    """The rows, with images numbered in order of first appearance, and their evaluation.
+def read_rows(path: Path) -> Saved:
+    """The rows, with images numbered in order of first appearance, and what was saved with them.
 
     Raises `VlpipeError` for a file that is not such a table.
     """
     try:
         table = pq.read_table(path)
-        identity = json.loads((table.schema.metadata or {})[KEY])
+        said = table.schema.metadata or {}
+        identity, notes = json.loads(said[KEY]), json.loads(said.get(NOTES, b"[]"))
         position: dict[str, int] = {}
         image = [position.setdefault(i, len(position)) for i in table["image_id"].to_pylist()]
         query_ids = np.array(table["query_id"].to_pylist(), dtype=object)
@@ -47,4 +60,4 @@ def read_rows(path: Path) -> tuple[Rows, dict[str, Any]]:
             f"'{path}' does not hold rows of an evaluation ({error}); delete it and evaluate again"
         ) from None
     values = {n: table[n].to_numpy() for n in table.column_names if n not in ("query_id", "image_id")}
-    return Rows(query_ids, np.array(image, dtype=np.int64), values), identity
+    return Saved(Rows(query_ids, np.array(image, dtype=np.int64), values), identity, notes)

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from vlpipe.evaluate.contracts import Inputs, IntArray
+from vlpipe.cache_store.layout import Side
+from vlpipe.evaluate.contracts import Inputs, IntArray, Task
 from vlpipe.foundation.progress import progress
-from vlpipe.heads.contracts import Batch, Head
+from vlpipe.heads.contracts import Batch, Head, Mapped, Tempered
 from vlpipe.heads.data import Joined
+from vlpipe.heads.splits import COLUMN, canonical
+from vlpipe.manifests.manifest import Manifest
 
 BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the head makes of some rows, and how many of them were zero, by role."""
+
+    batch: Batch
+    zeros: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Scorer:
     """Scores of some images against some texts, in float64.
 
-    Called with a slice of images and one of texts it returns their (images, texts) block.
+    Called with a slice of images and one of texts it returns their (images, texts) block. The other methods are
+    those that `Inputs` describes.
     """
 
     head: Head
@@ -31,56 +46,115 @@ class Scorer:
     text_positions: IntArray
 
     @cached_property
-    def images(self) -> Batch:
-        """What the head makes of every image."""
+    def images(self) -> Encoded:
+        """Every image."""
         read = self.joined.image_batch
         return _encoded("images", self.head.images, read, self.image_positions)
 
     @cached_property
-    def texts(self) -> Batch:
-        """What the head makes of every text, read under the head's first text role."""
+    def texts(self) -> Encoded:
+        """Every text, read under the head's first text role."""
         role = self.joined.text_roles[0]
         return _encoded("texts", self.head.texts, lambda p: self.joined.text_batch(p, role), self.text_positions)
 
     def __call__(self, images: slice, texts: slice) -> Tensor:
         """The (images, texts) block."""
         with torch.inference_mode():
-            return self.head.score(part(self.images, images), part(self.texts, texts))
+            return self.head.score(part(self.images.batch, images), part(self.texts.batch, texts))
+
+    def pairs(self, images: IntArray, texts: IntArray) -> Tensor:
+        """(rows,): score of each pair."""
+        return self._by_pair(self.head.score_pairs, images, texts)
+
+    def temperatures(self, texts: slice) -> Tensor | None:
+        """(texts,): the head's temperatures, None where it has none."""
+        if not isinstance(self.head, Tempered):
+            return None
+        with torch.inference_mode():
+            return self.head.temperature(part(self.texts.batch, texts))
+
+    def maps(self, images: IntArray, texts: IntArray) -> Tensor | None:
+        """(rows, patches): the head's map of each pair, None where it has none."""
+        return self._by_pair(self.head.maps, images, texts) if isinstance(self.head, Mapped) else None
+
+    def zeros(self) -> dict[str, int]:
+        """Zero rows by role."""
+        return {**self.images.zeros, **self.texts.zeros}
+
+    def _by_pair(self, of: Callable[[Batch, Batch], Tensor], images: IntArray, texts: IntArray) -> Tensor:
+        """Row by row, `BATCH_ROWS` pairs at a time."""
+        with torch.inference_mode():
+            chunks = zip(_chunks(images), _chunks(texts), strict=True)
+            return torch.cat([of(picked(self.images.batch, i), picked(self.texts.batch, t)) for i, t in chunks])
 
 
-def inputs_of(head: Head, joined: Joined, split: str | None, roles: Sequence[str]) -> Inputs:
-    """The usable images of a split and their texts of these manifest roles; nothing is scored yet.
+def inputs_of(head: Head, joined: Joined, split: str | None, task: Task, manifest: Path) -> Inputs:
+    """The images of a split whose image roles are usable, their texts of the task's roles, and the texts of these
+    roles and this split, or of none, that belong to no image; nothing is encoded yet.
 
-    The head must be in float64 (`head.double()`).
+    The head must be in float64 (`head.double()`). Raises `UnknownNameError` for a column that the manifest does
+    not have.
     """
-    images = joined.images(split)
-    texts = joined.texts_of(images, roles)
-    local = np.full(len(joined.image_ids), -1, dtype=np.int64)
+    images = joined.evaluable(split)
+    texts = _of_split(split, joined.texts_of(images, task.roles, without_image=True), joined, manifest)
+    local = np.full(len(joined.image_ids) + 1, -1, dtype=np.int64)  # the last entry is position -1: no image
     local[images] = np.arange(len(images))
-    image_of = joined.text_image[texts]
+    scorer = Scorer(head, joined, images, texts)
+    roles = {"role": [str(joined.text_role[p]) for p in texts]}
     return Inputs(
         image_ids=[joined.image_ids[p] for p in images],
         text_ids=[joined.text_ids[p] for p in texts],
-        text_image=np.where(image_of >= 0, local[image_of], -1),
-        scores=Scorer(head, joined, images, texts),
-        columns={"role": [str(joined.text_role[p]) for p in texts]},
+        text_image=local[joined.text_image[texts]],
+        scores=scorer,
+        columns=roles | columns_at(manifest, "text", task.columns, texts),
+        image_columns=columns_at(manifest, "image", task.image_columns, images),
+        pairs=scorer.pairs,
+        temperatures=scorer.temperatures,
+        maps=scorer.maps,
+        zeros=scorer.zeros,
     )
+
+
+def _of_split(split: str | None, texts: IntArray, joined: Joined, manifest: Path) -> IntArray:
+    """Without the texts that belong to no image and to another split; a random rule splits images alone."""
+    alone = joined.text_image[texts] < 0
+    if split is None or joined.rule != COLUMN or not alone.any():
+        return texts
+    own = columns_at(manifest, "text", ("split",), texts[alone])["split"]
+    kept = ~alone
+    kept[alone] = [name is None or canonical(name) == canonical(split) for name in own]
+    return texts[kept]
+
+
+def columns_at(manifest: Path, side: Side, names: Sequence[str], positions: IntArray) -> dict[str, list[Any]]:
+    """Columns of some rows of a manifest's table; "attributes" is a dict a row. Nothing is opened for no names."""
+    if not names:
+        return {}
+    table = Manifest.open(manifest).table(side, names).take(pa.array(positions))
+    found: dict[str, list[Any]] = {name: table[name].to_pylist() for name in names}
+    return {name: [dict(v or ()) for v in rows] if name == "attributes" else rows for name, rows in found.items()}
 
 
 def _encoded(
     label: str, encode: Callable[[Batch], Batch], read: Callable[[IntArray], Batch], positions: IntArray
-) -> Batch:
+) -> Encoded:
     """All rows through a head, `BATCH_ROWS` at a time."""
     done: list[Batch] = []
+    zeros: dict[str, int] = {}
     with progress(f"head: {label}", len(positions)) as advance, torch.inference_mode():
         for chunk in _chunks(positions):
-            done.append(encode(as_float64(read(chunk))))
+            batch = as_float64(read(chunk))
+            done.append(encode(batch))
+            for role, rows in batch.x.items():
+                zero = batch.mask[role] & ~rows.flatten(1).any(1)
+                zeros[role] = zeros.get(role, 0) + int(zero.sum())
             advance(len(chunk))
-    return concatenated(done)
+    return Encoded(concatenated(done), zeros)
 
 
 def _chunks(positions: IntArray) -> Iterator[IntArray]:
-    for start in range(0, len(positions), BATCH_ROWS):
+    """At least one, which may be empty."""
+    for start in range(0, max(1, len(positions)), BATCH_ROWS):
         yield positions[start : start + BATCH_ROWS]
 
 
@@ -97,6 +171,17 @@ def part(batch: Batch, rows: slice) -> Batch:
         {name: values[rows] for name, values in batch.x.items()},
         {name: values[rows] for name, values in batch.mask.items()},
         {name: values[rows] for name, values in batch.columns.items()},
+    )
+
+
+def picked(batch: Batch, rows: IntArray) -> Batch:
+    """Rows of a batch at some positions, repeats allowed."""
+    index = torch.from_numpy(rows)
+    return Batch(
+        [batch.ids[row] for row in rows],
+        {name: values[index] for name, values in batch.x.items()},
+        {name: values[index] for name, values in batch.mask.items()},
+        {name: [values[row] for row in rows] for name, values in batch.columns.items()},
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from vlpipe.evaluate.bootstrap import Spread
-from vlpipe.evaluate.contracts import TASKS
-from vlpipe.evaluate.results import Entry, Line
+from vlpipe.evaluate.contracts import TASKS, Task
+from vlpipe.evaluate.results import Entry, Line, intervals_of
 from vlpipe.foundation import console
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 
@@ -24,21 +24,26 @@ def is_share(metric: str) -> bool:
 def columns_of(lines: Sequence[Line], every: bool = False) -> dict[str, str]:
     """Metrics to show, with titles: the tasks' headlines, or every number that the lines hold."""
     titles: dict[str, str] = {}
-    for task in dict.fromkeys(line.task for line in lines):
-        titles |= _headline(task)
+    for task in _tasks(lines):
+        titles |= task.headline
     held = dict.fromkeys(metric for line in lines for metric in line.numbers)
     if every or not any(metric in titles for metric in held):
         return {metric: titles.get(metric, metric) for metric in held}
     return {metric: title for metric, title in titles.items() if metric in held}
 
 
-def _headline(task: str) -> Mapping[str, str]:
-    """A task's own choice; none for a task of another version or from outside that is not here."""
+def _tasks(lines: Sequence[Line]) -> list[type[Task]]:
+    """The tasks of the lines, each once."""
+    found = [_task(name) for name in dict.fromkeys(line.task for line in lines)]
+    return [task for task in found if task is not None]
+
+
+def _task(name: str) -> type[Task] | None:
+    """None for a task of another version or from outside that is not here."""
     try:
-        headline: Mapping[str, str] = TASKS.load(task).headline
+        return TASKS.load(name)
     except (UnknownNameError, UsageError):
-        return {}
-    return headline
+        return None
 
 
 def shown(metric: str, number: Number | None) -> tuple[str, str]:
@@ -56,10 +61,16 @@ def shown(metric: str, number: Number | None) -> tuple[str, str]:
 
 
 def caption(lines: Sequence[Line]) -> str:
-    """What the numbers and what stands beside them are."""
-    seeds = any(isinstance(n, Spread) for line in lines for n in line.numbers.values())
-    beside = "± sample standard deviation over seeds" if seeds else "95 % bootstrap interval over images"
-    return f"Recall in percent, ranks from 1, ties count against the query; {beside}."
+    """What the numbers and what stands beside them are: the tasks' legends, then what the entries say."""
+    numbers = [number for line in lines for number in line.numbers.values()]
+    parts = [task.legend for task in _tasks(lines) if task.legend]
+    if any(isinstance(number, Spread) for number in numbers):
+        parts.append("± sample standard deviation over seeds")
+    entries = [number for number in numbers if isinstance(number, Entry) and number.interval is not None]
+    if entries:
+        parts.append(f"{intervals_of(entries)}")
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:] + "." if text else ""
 
 
 def print_table(lines: Sequence[Line], every: bool = False) -> None:
@@ -98,7 +109,7 @@ def markdown(lines: Sequence[Line], every: bool = False) -> str:
     for line in lines:
         cells = [_in_line(*shown(m, line.numbers.get(m))) for m in titles]
         text.append("| " + " | ".join([line.name, line.task, line.split, *cells]) + " |")
-    return "\n".join([*text, "", caption(lines)])
+    return "\n".join([*text, "", caption(lines)]).rstrip()
 
 
 def _in_line(value: str, beside: str) -> str:

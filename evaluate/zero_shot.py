@@ -1,4 +1,8 @@
-"""Zero-shot attributes: which of an attribute's values an encoder sees in a picture."""
+"""Zero-shot attributes: which of an attribute's values an encoder sees in a picture.
+
+It encodes here and now, beside the cache and the shelf of tasks, which both start from an encoder that is there to
+be named: these are the numbers of a model's card, measured before a model is shipped and anything is cached of it.
+"""
 
 from __future__ import annotations
 

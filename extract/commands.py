@@ -14,7 +14,8 @@ from vlpipe.foundation.errors import TooManyFailuresError, UnknownNameError, Usa
 if TYPE_CHECKING:
     from vlpipe.cache_store.layout import Side
     from vlpipe.extract.contracts import Encoder
-    from vlpipe.extract.run import Job, Summary
+    from vlpipe.extract.job import Job
+    from vlpipe.extract.run import Summary
     from vlpipe.manifests.manifest import Manifest
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -76,8 +77,8 @@ def _pin_threads(threads: int | None) -> None:
 
 def _jobs(specs: tuple[str, ...], options: dict[str, Any]) -> list[Job]:
     """Every encoder and side, checked before the first row is encoded."""
+    from vlpipe.extract.job import Job
     from vlpipe.extract.load import load_encoder
-    from vlpipe.extract.run import Job
     from vlpipe.manifests.manifest import Manifest
 
     manifest = Manifest.open(options["manifest"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,12 +33,15 @@ class FailureFile:
             with self._locked():
                 self._write(self.read() | {record["id"]: record for record in records})
 
-    def keep(self, ids: Collection[str]) -> None:
-        """Drop the rows that have not failed any more."""
+    def keep(self, failed: Callable[[Collection[str]], Collection[str]]) -> None:
+        """Drop the rows that have not failed any more: `failed` gives those of the listed ids that still have."""
+        if not self.path.exists():
+            return
         with self._locked():
             found = self.read()
-            if found.keys() - set(ids):
-                self._write({name: record for name, record in found.items() if name in ids})
+            kept = failed(found)
+            if len(kept) < len(found):
+                self._write({name: record for name, record in found.items() if name in kept})
 
     def _write(self, records: Mapping[str, Record]) -> None:
         if not records:

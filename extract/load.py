@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from vlpipe.cache_store.layout import Side
+from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract import pictures
 from vlpipe.extract.contracts import SHELF, Encoder, Spec
 from vlpipe.foundation.config import Config, resolve
@@ -31,9 +31,9 @@ def load_encoder(spec: str, settings: Mapping[str, Any]) -> Encoder:
     return encoder
 
 
-def fingerprints(encoder: Encoder, side: Side, outputs: Iterable[str], dtype: str) -> dict[str, dict[str, str]]:
+def fingerprints(encoder: Encoder, side: Side, outputs: Mapping[str, ArraySpec]) -> dict[str, dict[str, str]]:
     """All that decides the rows of each output, by field: what the cache compares before it is gone on with."""
     common = dict(encoder.identity(side))
     if side == "image":
         common["decoding"] = f"pictures {pictures.CODE}"
-    return {name: common | {"output": name, "dtype": dtype} for name in outputs}
+    return {name: common | {"output": name, "dtype": spec.dtype} for name, spec in outputs.items()}

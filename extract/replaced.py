@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlpipe.extract.pictures import PictureError, content_hash, read_bytes
-from vlpipe.extract.prepare import Failure, prefetch
+from vlpipe.extract.prefetch import Failure, prefetch
 
 AHEAD = 16  # files read or waiting per worker
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vlpipe.cache_store.layout import HASH_BYTES, ArraySpec, Side, Status
 from vlpipe.extract.contracts import Encoder, ImageItem, Prepared, TextItem
 from vlpipe.extract.pictures import content_hash, decode, read_bytes
-from vlpipe.extract.prepare import Failure, prefetch
+from vlpipe.extract.prefetch import Failure, prefetch
 from vlpipe.foundation.errors import VlpipeError
 
 AHEAD = 4  # items in work or waiting per worker, beside one batch

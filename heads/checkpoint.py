@@ -16,7 +16,7 @@ from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.heads.contracts import Resumable
 
 Scalars = dict[str, float]
-HEAD, TRAINING, EPOCH = "head/", "training/", "epoch"
+HEAD, TRAINING, EPOCH, STOPPED = "head/", "training/", "epoch", "stopped"
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -52,19 +52,22 @@ class Checkpoint:
         self.log = folder / "log.jsonl"
         self.remedy = f"delete '{folder}' and train again"
 
-    def save(self, head: Any, epoch: int, scalars: Scalars) -> None:
-        """After `epoch` finished epochs."""
+    def save(self, head: Any, epoch: int, scalars: Scalars, *, stopped: bool = False) -> None:
+        """After `epoch` finished epochs; `stopped` when the head wants no more."""
         append_line(self.log, {"epoch": epoch, **scalars})
         state = head.training_state() if isinstance(head, Resumable) else {}
         tensors = {HEAD + name: tensor for name, tensor in head.state_dict().items()}
         tensors |= {TRAINING + name: tensor for name, tensor in state.items()}
-        save_tensors(self.path, tensors | {EPOCH: torch.tensor(epoch)})
+        save_tensors(self.path, tensors | {EPOCH: torch.tensor(epoch), STOPPED: torch.tensor(stopped)})
 
-    def load(self, head: Any) -> tuple[int, Scalars]:
-        """Finished epochs and the last one's scalars; 0 and none at the start. Cuts the log back to them."""
+    def load(self, head: Any) -> tuple[int, Scalars, bool]:
+        """Finished epochs, the last one's scalars, and whether the head stopped; cuts the log back to them.
+
+        At the start that is 0, none and False.
+        """
         if not self.path.exists():
             self._cut_log(0)
-            return 0, {}
+            return 0, {}, False
         tensors = load_tensors(self.path, self.remedy)
         epoch = int(tensors.get(EPOCH, torch.tensor(0)))
         weights = {name.removeprefix(HEAD): t for name, t in tensors.items() if name.startswith(HEAD)}
@@ -72,7 +75,7 @@ class Checkpoint:
         if isinstance(head, Resumable):
             state = {name.removeprefix(TRAINING): t for name, t in tensors.items() if name.startswith(TRAINING)}
             head.load_training_state(state)
-        return epoch, self._cut_log(epoch)
+        return epoch, self._cut_log(epoch), bool(tensors.get(STOPPED, False))
 
     def discard(self) -> None:
         """The run is finished; only its weights stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -39,8 +39,8 @@ class Role:
 
     `kind` is a text's role in the manifest (caption, hard_negative, view:NAME, ...). `per_image` is how many
     texts of an image a step holds: 1 gives (rows, *shape), K gives (rows, K, *shape) with a mask where an
-    image has fewer, None all of them, as many columns as the image with the most has. An `optional` role may
-    be missing from the manifest.
+    image has fewer, None all of them, as many columns as the batch's image with the most has. An `optional` role
+    may be missing from the manifest.
     """
 
     side: Literal["image", "text"]
@@ -170,6 +170,22 @@ class Validated(Protocol):
 
     def validate(self, batch: Batch) -> None:
         """See one batch of the validation split."""
+        ...
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """A head that looks at validation rows after every epoch, and may end its training early.
+
+    What it keeps meanwhile (the best weights) belongs into its `training_state`; `finish` takes them up.
+    """
+
+    def after_epoch(self, epoch: int, validation: Callable[[], Batch]) -> bool:
+        """Whether training goes on after `epoch` finished epochs; False stops it for good.
+
+        `validation()` gives all usable images of the validation split in one batch with all their texts:
+        (rows, K, *shape) and a mask for every text role. It is read only when called.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from vlpipe.heads.tables import BoolArray, IntArray, Tables, TextsByImage, ids_a
 class Joined:
     """Batches for a head, from tables and one `CachedRows` a role.
 
-    An image is usable when each role that is not optional has a usable row for it. All positions are those of
-    the manifest's tables.
+    An image is usable when each role that is not optional has a usable row for it, and evaluable when each image
+    role has. All positions are those of the manifest's tables.
     """
 
     def __init__(
@@ -38,17 +38,28 @@ class Joined:
         self.text_roles = roles_on(roles, "text")
         self.split: StrArray = split_of(rule, tables.image_ids, tables.split)
         self.by_image = {name: self._texts_by_image(name) for name in self.text_roles}
-        self.usable = self._usable()
+        self.seen = self._usable(self.image_roles)
+        self.usable = self.seen & self._usable(self.text_roles)
 
     def images(self, split: str | None) -> IntArray:
         """Positions of the usable images of a split (None: of all), in manifest order."""
-        chosen = self.usable if split is None else self.usable & (self.split == canonical(split))
-        return np.flatnonzero(chosen)
+        return self._of_split(self.usable, split)
 
-    def texts_of(self, images: IntArray, kinds: Sequence[str]) -> IntArray:
-        """Positions of the usable texts of these images with these manifest roles, in manifest order."""
-        wanted = np.zeros(len(self.image_ids) + 1, dtype=np.bool_)  # the last entry is position -1: no image
+    def evaluable(self, split: str | None) -> IntArray:
+        """Positions of the images of a split (None: of all) that can be scored, whatever texts they have.
+
+        A role that only training reads may be missing from the manifest that a run is evaluated on.
+        """
+        return self._of_split(self.seen, split)
+
+    def texts_of(self, images: IntArray, kinds: Sequence[str], without_image: bool = False) -> IntArray:
+        """Positions of the usable texts of these images with these manifest roles, in manifest order.
+
+        `without_image` adds those that belong to no image: distractors, class prompts.
+        """
+        wanted = np.zeros(len(self.image_ids) + 1, dtype=np.bool_)
         wanted[images] = True
+        wanted[-1] = without_image  # position -1: no image
         chosen = wanted[self.text_image] & np.isin(self.text_role, list(kinds))
         if self.text_roles:
             chosen &= self.sources[self.text_roles[0]].usable
@@ -72,13 +83,11 @@ class Joined:
 
         Columns hold "label", and under each text role's name its texts: one a row, or a list a row.
         """
-        images = self.image_batch(positions)
-        x, mask, columns = dict(images.x), dict(images.mask), dict(images.columns)
-        for name in self.text_roles:
-            texts = self._drawn(name, positions, seed, epoch)
-            x[name], mask[name] = self._rows(name, texts)
-            columns[name] = self._texts(texts)
-        return Batch(images.ids, x, mask, columns)
+        return self._with_texts(positions, lambda name: self._drawn(name, positions, seed, epoch))
+
+    def whole_batch(self, positions: IntArray) -> Batch:
+        """Every role of some images, with all their texts: as `training_batch` were every `per_image` None."""
+        return self._with_texts(positions, lambda name: self._every(name, positions))
 
     def shapes(self) -> Shapes:
         """What a head is built from."""
@@ -92,6 +101,10 @@ class Joined:
         roles = {name: source.counts() for name, source in self.sources.items()}
         return {"images": splits, "images_left_out": int((~self.usable).sum()), "roles": roles}
 
+    def content(self) -> dict[str, str]:
+        """By role: digest of the pictures or texts that were encoded (`FeatureSet.content_digest`)."""
+        return {name: source.features.content_digest for name, source in self.sources.items()}
+
     def digest(self) -> str:
         """SHA-256 of which rows are usable and of each image's split."""
         found = hashlib.sha256(np.packbits(self.usable).tobytes())
@@ -104,20 +117,40 @@ class Joined:
         eligible = self.sources[name].usable & (self.text_role == self.roles[name].kind)
         return TextsByImage(self.text_image, eligible, len(self.image_ids))
 
-    def _usable(self) -> BoolArray:
+    def _usable(self, roles: Sequence[str]) -> BoolArray:
+        """Images (images,) for which each of these roles that is not optional has a row."""
         usable: BoolArray = np.ones(len(self.image_ids), dtype=np.bool_)
-        for name, role in self.roles.items():
+        for name in roles:
+            role = self.roles[name]
             if not role.optional:
                 usable &= self.sources[name].usable if role.side == "image" else self.by_image[name].counts > 0
         return usable
 
+    def _of_split(self, images: BoolArray, split: str | None) -> IntArray:
+        return np.flatnonzero(images if split is None else images & (self.split == canonical(split)))
+
+    def _with_texts(self, positions: IntArray, chosen: Callable[[str], IntArray]) -> Batch:
+        """Image rows, and for each text role those at the positions that are chosen for it."""
+        images = self.image_batch(positions)
+        x, mask, columns = dict(images.x), dict(images.mask), dict(images.columns)
+        for name in self.text_roles:
+            texts = chosen(name)
+            x[name], mask[name] = self._rows(name, texts)
+            columns[name] = self._texts(texts)
+        return Batch(images.ids, x, mask, columns)
+
     def _drawn(self, name: str, images: IntArray, seed: int, epoch: int) -> IntArray:
         """Positions of texts, (images,) or (images, K), -1 for none."""
-        by_image, wanted = self.by_image[name], self.roles[name].per_image
+        wanted = self.roles[name].per_image
         if wanted is None:
-            return by_image.padded(images, max(1, by_image.most))
-        drawn = by_image.drawn(images, wanted, seed, epoch)
+            return self._every(name, images)
+        drawn = self.by_image[name].drawn(images, wanted, seed, epoch)
         return drawn[:, 0] if wanted == 1 else drawn
+
+    def _every(self, name: str, images: IntArray) -> IntArray:
+        """Positions of all texts, (images, as many as the one with the most has), -1 for none."""
+        by_image = self.by_image[name]
+        return by_image.padded(images, max(1, by_image.most(images)))
 
     def _rows(self, name: str, positions: IntArray) -> tuple[Tensor, Tensor]:
         """Rows of one role and their mask; zeros and False at position -1, and where an optional role has none."""

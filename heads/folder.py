@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +30,10 @@ class Run:
     @classmethod
     def open(cls, runs: Path, run_id: str) -> Run:
         """A finished run. Raises `UnknownNameError` with the nearest id, `VlpipeError` for one half done."""
-        known = {run.id: run for run in cls.list(runs)}
-        if run_id not in known:
-            raise UnknownNameError("run", run_id, known)
-        run = known[run_id]
+        folder = runs / run_id
+        if folder.parent != runs or not (folder / CONFIG).is_file():
+            raise UnknownNameError("run", run_id, [path.name for path in _folders(runs)])
+        run = cls.read(folder)
         if run.state != FINISHED:
             raise VlpipeError(
                 f"run '{run_id}' in '{runs}' is not finished; repeat its `vlpipe train-head` command to resume it"
@@ -48,13 +49,22 @@ class Run:
         except FileNotFoundError:
             status = {"state": TRAINING}
         except ValueError:
-            raise VlpipeError(f"'{path}' is damaged; delete '{folder}' and train again") from None
+            status = None
+        if not isinstance(status, dict):
+            raise VlpipeError(f"'{path}' is damaged; delete '{folder}' and train again")
         return cls(folder, read_toml(folder / CONFIG), status)
 
     @classmethod
-    def list(cls, runs: Path) -> list[Run]:
-        """Every run in a folder, by id, finished or not."""
-        return [cls.read(path.parent) for path in sorted(runs.glob(f"*/{CONFIG}"))]
+    def list(cls, runs: Path, tell: Callable[[VlpipeError], None] | None = None) -> list[Run]:
+        """Every run in a folder, by id, finished or not, but for damaged ones: `tell` gets each one's error."""
+        found = []
+        for folder in _folders(runs):
+            try:
+                found.append(cls.read(folder))
+            except VlpipeError as error:
+                if tell is not None:
+                    tell(error)
+        return found
 
     @property
     def id(self) -> str:
@@ -108,7 +118,7 @@ class Run:
 
     @property
     def provenance(self) -> dict[str, dict[str, Any]]:
-        """By role: output, fingerprint, dtype at rest, and upstream runs."""
+        """By role: output, fingerprint, dtype at rest, digest of what was encoded, upstream runs and weights."""
         return dict(self.record["provenance"])
 
     @property
@@ -151,3 +161,8 @@ class Run:
         head: Any = self.head_class(self.settings, self.shapes())
         load_weights(head, weights, path, remedy)
         return head.eval()
+
+
+def _folders(runs: Path) -> list[Path]:
+    """Those that hold a run, by name; none is read."""
+    return sorted(path.parent for path in runs.glob(f"*/{CONFIG}"))

@@ -55,10 +55,14 @@ class GradientHead(nn.Module, ABC):
         self.total_steps = total_steps
 
     def optimizer(self) -> torch.optim.AdamW:
-        """The optimiser over all parameters, made when it is first needed."""
+        """The optimiser over all parameters, made when first needed; biases, norms and scales never decay."""
         if self._optimizer is None:
-            chosen = self.settings
-            self._optimizer = torch.optim.AdamW(self.parameters(), lr=chosen.lr, weight_decay=chosen.weight_decay)
+            every = list(self.parameters())
+            groups = [
+                {"params": [p for p in every if p.ndim > 1], "weight_decay": self.settings.weight_decay},
+                {"params": [p for p in every if p.ndim <= 1], "weight_decay": 0.0},
+            ]
+            self._optimizer = torch.optim.AdamW(groups, lr=self.settings.lr)
         return self._optimizer
 
     def update(self, batch: Batch) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.progress import Advance, progress
 from vlpipe.heads.checkpoint import Checkpoint
-from vlpipe.heads.contracts import HeadConfig, Reported, Scheduled, Validated
+from vlpipe.heads.contracts import HeadConfig, Monitored, Reported, Scheduled, Validated
 from vlpipe.heads.data import Joined
 from vlpipe.heads.tables import IntArray
 
@@ -31,11 +31,14 @@ def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint)
     steps = -(-len(images) // config.batch_size) * config.epochs
     if isinstance(head, Scheduled):
         head.configure(steps)
-    done, scalars = checkpoint.load(head)
+    done, scalars, stopped = checkpoint.load(head)
     with progress("training", steps - steps // max(1, config.epochs) * done) as advance:
-        for epoch in range(done, config.epochs):
-            scalars = _epoch(head, joined, config, epoch, advance)
-            checkpoint.save(head, epoch + 1, scalars)
+        while done < config.epochs and not stopped:
+            with seeded(config.seed, done):
+                scalars = _epoch(head, joined, config, done, advance)
+                done += 1
+                stopped = _stops(head, joined, done)
+            checkpoint.save(head, done, scalars, stopped=stopped)
     _finish(head, joined, config)
     return scalars | (head.report() if isinstance(head, Reported) else {})
 
@@ -60,14 +63,21 @@ def _epoch(head: Any, joined: Joined, config: HeadConfig, epoch: int, advance: A
     totals: Scalars = {}
     latest: Scalars = {}
     head.train()
-    with seeded(config.seed, epoch):
-        for positions in batches(order, config.batch_size):
-            latest = head.update(joined.training_batch(positions, config.seed, epoch))
-            for name, value in latest.items():
-                totals[name] = totals.get(name, 0.0) + value * len(positions)
-            advance(1)
+    for positions in batches(order, config.batch_size):
+        latest = head.update(joined.training_batch(positions, config.seed, epoch))
+        for name, value in latest.items():
+            totals[name] = totals.get(name, 0.0) + value * len(positions)
+        advance(1)
     means = {name: total / len(order) for name, total in totals.items()}
     return means | {name: value for name, value in latest.items() if name == "lr"}
+
+
+def _stops(head: Any, joined: Joined, done: int) -> bool:
+    """Whether the head, in evaluation mode, wants no more after so many finished epochs."""
+    head.eval()
+    if not isinstance(head, Monitored):
+        return False
+    return not head.after_epoch(done, lambda: joined.whole_batch(joined.images("val")))
 
 
 def _finish(head: Any, joined: Joined, config: HeadConfig) -> None:

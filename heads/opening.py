@@ -8,23 +8,29 @@ from pathlib import Path
 
 from vlpipe.cache_store.layout import Side
 from vlpipe.cache_store.reader import FeatureSet
+from vlpipe.foundation.errors import UsageError
 from vlpipe.heads.contracts import Role, Source, roles_on
 from vlpipe.heads.data import Joined
 from vlpipe.heads.folder import Run
 from vlpipe.heads.sources import CachedRows, open_output
 from vlpipe.heads.splits import COLUMN
 from vlpipe.heads.tables import Tables
-from vlpipe.heads.upstream import Upstream, check_upstream
+from vlpipe.heads.upstream import Upstream, check_rows
 from vlpipe.manifests.manifest import Manifest
 
 
 class Opener:
-    """A manifest, its cache and the runs that rows may pass through; what is opened stays open and is shared."""
+    """A manifest, its cache and the runs that rows may pass through; what is opened stays open and is shared.
 
-    def __init__(self, manifest: Path, cache: Path, runs: Path) -> None:
+    A run that was trained on these rows must have seen the same pictures and texts, unless `elsewhere`: then the
+    manifest was named to try runs on other ones.
+    """
+
+    def __init__(self, manifest: Path, cache: Path, runs: Path, *, elsewhere: bool = False) -> None:
         self.manifest = Manifest.open(manifest)
         self.cache = cache
         self.runs = runs
+        self.elsewhere = elsewhere
         self._features: dict[tuple[str, Side], FeatureSet] = {}
         self._rows: dict[tuple[Source, Side], CachedRows] = {}
 
@@ -39,23 +45,27 @@ class Opener:
         return Joined(self.tables, roles, rows, rule)
 
     def rows(self, source: Source, side: Side) -> CachedRows:
-        """One source's rows; raises what `open_output` and `check_upstream` raise."""
+        """One source's rows; raises what `open_output` and `check_rows` raise, `UsageError`."""
         key = source, side
         if key not in self._rows:
             features = self._open(source.output, side)
-            ids = self.tables.image_ids if side == "image" else self.tables.text_ids
-            rows = CachedRows(features, ids, [])
+            rows = CachedRows(features, [])
             for run_id in source.through:
-                rows = CachedRows(features, ids, [*rows.through, self._upstream(run_id, rows, side)])
+                rows = CachedRows(features, [*rows.through, self._upstream(run_id, rows, side)])
             self._rows[key] = rows
         return self._rows[key]
 
     def _open(self, output: str, side: Side) -> FeatureSet:
         if (output, side) not in self._features:
-            self._features[output, side] = open_output(self.cache, self.manifest, output, side)
+            ids = self.tables.image_ids if side == "image" else self.tables.text_ids
+            self._features[output, side] = open_output(self.cache, self.manifest, output, side, ids)
         return self._features[output, side]
 
     def _upstream(self, run_id: str, rows: CachedRows, side: Side) -> Upstream:
         run = Run.open(self.runs, run_id)
-        check_upstream(run_id, roles_on(run.roles, side), run.provenance, rows.provenance, side)
-        return Upstream(run_id, run.head())
+        names = roles_on(run.roles, side)
+        if not names:
+            raise UsageError(f"run '{run_id}' reads no {side}s; take it out of the {side} source")
+        same = not self.elsewhere and run.manifest_digest == self.manifest.digest
+        check_rows(run, names[0], rows, content=same)
+        return Upstream(run)

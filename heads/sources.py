@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.errors import NotCachedError, StaleCacheError
 from vlpipe.cache_store.group import output_names
 from vlpipe.cache_store.layout import Side, Status, store_path
 from vlpipe.cache_store.reader import FeatureSet, open_features
@@ -28,7 +28,7 @@ HOW = "expected SPEC#OUTPUT or SPEC#OUTPUT::RUN, for example hf:facebook/dinov2-
 class Transform(Protocol):
     """What a finished run does to rows on their way to another head."""
 
-    run_id: str
+    identity: str
 
     def __call__(self, rows: Tensor, side: Side) -> Tensor:
         """(rows, *shape) to (rows, *other shape)."""
@@ -78,37 +78,32 @@ class CachedRows:
     the values, by name.
     """
 
-    def __init__(self, features: FeatureSet, ids: Sequence[str], through: Sequence[Transform]) -> None:
+    def __init__(self, features: FeatureSet, through: Sequence[Transform]) -> None:
         self.features = features
         self.through = through
-        self.positions = aligned(features.ids, ids)
-        there = self.positions >= 0
-        self.usable: BoolArray = (
-            there & features.usable[np.where(there, self.positions, 0)] if len(features) else there
-        )
+        self.usable: BoolArray = features.usable
         self.shape = tuple(self._transformed(torch.zeros(1, *features.shape)).shape[1:])
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Output, fingerprint, dtype at rest, and the runs that the rows went through."""
+        """Output, fingerprint, dtype at rest, digest of what was encoded, and the runs that rows went through."""
         features = self.features
-        runs = [transform.run_id for transform in self.through]
         return {
             "output": features.output,
             "fingerprint": dict(features.fingerprint),
             "dtype": str(features.dtype),
-            "through": runs,
+            "content": features.content_digest,
+            "through": [transform.identity for transform in self.through],
         }
 
     def take(self, rows: IntArray) -> Tensor:
         """Some rows, (len(rows), *shape); raises where one is not usable."""
-        raw = torch.from_numpy(self.features.take(self.positions[rows]))
+        raw = torch.from_numpy(self.features.take(rows))
         return self._transformed(raw.to(torch.float32))
 
     def counts(self) -> dict[str, int]:
         """Rows of the manifest's table: usable, failed, absent (not encoded), and usable ones that are zero."""
-        there = self.positions >= 0
-        failed = int((self.features.status[self.positions[there]] == Status.FAILED).sum())
+        failed = int((self.features.status == Status.FAILED).sum())
         usable = int(self.usable.sum())
         absent = len(self.usable) - usable - failed
         return {"usable": usable, "failed": failed, "absent": absent, "zero": self.zeros}
@@ -116,7 +111,7 @@ class CachedRows:
     @cached_property
     def zeros(self) -> int:
         """Usable rows that are zero throughout: normalised they stay zero, and their cosine with anything is 0."""
-        rows = self.positions[self.usable]
+        rows = np.flatnonzero(self.usable)
         pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
         return sum(int((~self.features.take(piece).reshape(len(piece), -1).any(axis=1)).sum()) for piece in pieces)
 
@@ -126,18 +121,11 @@ class CachedRows:
         return rows
 
 
-def aligned(stored: Sequence[str], ids: Sequence[str]) -> IntArray:
-    """Where each id stands in the store, -1 for one that it has not seen."""
-    if list(stored) == list(ids):
-        return np.arange(len(ids), dtype=np.int64)
-    known = {name: position for position, name in enumerate(stored)}
-    return np.array([known.get(name, -1) for name in ids], dtype=np.int64)
+def open_output(cache: Path, manifest: Manifest, output: str, side: Side, ids: Sequence[str]) -> FeatureSet:
+    """The features of `SPEC#OUTPUT`, or of `SPEC` when its store has one output: row by row those of the ids.
 
-
-def open_output(cache: Path, manifest: Manifest, output: str, side: Side) -> FeatureSet:
-    """The features of `SPEC#OUTPUT`, or of `SPEC` when its store has one output.
-
-    Raises `NotCachedError` with the command that makes them, `UsageError` where the output must be named.
+    Raises `NotCachedError` with the command that makes them, `UsageError` where the output must be named,
+    `StaleCacheError` for a store of another manifest's rows.
     """
     spec, _, name = output.partition("#")
     path = store_path(cache, manifest.digest, spec, side)
@@ -150,7 +138,14 @@ def open_output(cache: Path, manifest: Manifest, output: str, side: Side) -> Fea
             f"no features '{output}' for the {side}s of manifest '{manifest.name}' in cache '{cache}'; {there}"
             f"make them with: {extract_command(cache, manifest, spec, name, side)}"
         )
-    return open_features(path, name or known[0])
+    features = open_features(path, name or known[0])
+    if features.manifest != manifest.digest or features.ids != list(ids):
+        raise StaleCacheError(
+            f"'{path}' holds {len(features)} {side}s of the manifest with digest {features.manifest}, expected "
+            f"{len(ids)} of '{manifest.name}' with digest {manifest.digest}, in its order; move that store away, "
+            f"then: {extract_command(cache, manifest, spec, name, side)}"
+        )
+    return features
 
 
 def _choices(spec: str, known: Sequence[str]) -> str:

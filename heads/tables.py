@@ -78,7 +78,10 @@ class TextsByImage:
         self.texts: IntArray = texts[np.argsort(owner[texts], kind="stable")]
         self.counts: IntArray = np.bincount(owner[texts], minlength=images).astype(np.int64)
         self.starts: IntArray = np.cumsum(self.counts) - self.counts
-        self.most = int(self.counts.max(initial=0))
+
+    def most(self, images: IntArray) -> int:
+        """How many texts the one of these images with the most has."""
+        return int(self.counts[images].max(initial=0))
 
     def padded(self, images: IntArray, width: int) -> IntArray:
         """The first `width` texts of each image, (images, width), -1 where there are fewer."""
@@ -92,7 +95,7 @@ class TextsByImage:
 
         The draw of an image depends on the seed, the epoch and its own texts, never on its batch.
         """
-        table = self.padded(images, max(width, int(self.counts[images].max(initial=0))))
+        table = self.padded(images, max(width, self.most(images)))
         keys = np.where(table >= 0, scrambled(table, seed, epoch), np.uint64(2**64 - 1))
         order = np.argsort(keys, axis=1, kind="stable")[:, :width]
         return np.take_along_axis(table, order, axis=1)

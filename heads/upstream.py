@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,20 +9,23 @@ from torch import Tensor
 
 from vlpipe.cache_store.fingerprint import differences
 from vlpipe.cache_store.layout import Side
-from vlpipe.foundation.errors import StaleError, UsageError
+from vlpipe.foundation.errors import StaleError
 from vlpipe.heads.contracts import Batch, roles_on
+from vlpipe.heads.folder import Run
+from vlpipe.heads.sources import CachedRows
 
 
 class Upstream:
     """What a finished head makes of one side's rows: its `images` or `texts`, without gradients.
 
     The rows come under every image role of that head, or under its first text role; what it gives back under
-    the first role of the side is passed on.
+    the first role of the side is passed on. Its `identity` names the weights, too: one run trained again on
+    another machine may have others.
     """
 
-    def __init__(self, run_id: str, head: Any) -> None:
-        self.run_id = run_id
-        self.head = head
+    def __init__(self, run: Run) -> None:
+        self.head = run.head()
+        self.identity = f"{run.id}@{run.status['weights']}"
 
     def __call__(self, rows: Tensor, side: Side) -> Tensor:
         """(rows, *shape) to (rows, *other shape)."""
@@ -38,26 +40,30 @@ class Upstream:
         return found
 
 
-def check_upstream(
-    run_id: str, roles: Sequence[str], provenance: dict[str, Any], rows: dict[str, Any], side: Side
-) -> None:
-    """Raise `UsageError` when the run has no role of this side, `StaleError` when it was trained on other rows.
+def check_rows(run: Run, role: str, rows: CachedRows, *, content: bool) -> None:
+    """Raise `StaleError` when a run's role was trained on other rows than these.
 
-    `roles` are the run's roles of this side, `provenance` what its rows came from by role, `rows` what the
-    rows that it is about to get came from, before it.
+    The encoder, the output and the runs in between must be the same; either precision at rest serves. With
+    `content` the pictures and texts themselves must be, too.
     """
-    if not roles:
-        raise UsageError(f"run '{run_id}' reads no {side}s; take it out of the {side} source")
-    trained = provenance[roles[0]]
-    found = differences(_flat(trained), _flat(rows))
+    trained, now = run.provenance[role], rows.provenance
+    path, side = rows.features.path, rows.features.side
+    found = differences(_flat(now), _flat(trained))
     if found:
         raise StaleError(
-            f"run '{run_id}' was trained on other {side} rows than it would get: "
-            f"{'; '.join(found)} (cached: what it was trained on)"
+            f"run '{run.id}' was trained on other '{role}' features than '{path}' holds: {'; '.join(found)}; "
+            "train again on these"
+        )
+    if content and now["content"] != trained.get("content"):
+        what = "pictures" if side == "image" else "texts"
+        raise StaleError(
+            f"{what} of '{path}' were encoded anew (or more of them) since run '{run.id}' was trained: they have "
+            f"the digest {now['content'][:12]}, it saw {str(trained.get('content'))[:12]}; `vlpipe train-head` "
+            "makes a new run of them"
         )
 
 
 def _flat(provenance: dict[str, Any]) -> dict[str, str]:
-    """One level of texts; the dtype at rest is left out, since either precision serves."""
+    """What decides a row's value besides the item itself, in one level of texts."""
     fields = {name: str(value) for name, value in provenance["fingerprint"].items()}
     return fields | {"output": provenance["output"], "through": "::".join(provenance["through"])}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric
+from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
 from vlpipe.foundation import config
 from vlpipe.foundation.errors import VlpipeError
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vlpipe.evaluate.answers import Evaluation
 
 
-class Retrieval:
-    """All usable images of the split against all their captions."""
+class Retrieval(Task):
+    """All usable images of the split against all their captions, and those that belong to no image."""
 
     class Config(config.Config):
         """`ks`: the K of Recall@K."""
@@ -40,6 +40,7 @@ class Retrieval:
         "rank_std": "RankStd",
         "worst_gap": "WorstGap",
     }
+    legend: ClassVar[str] = "recall in percent, ranks from 1, ties count against the query"
 
     def __init__(self, config: Config) -> None:
         self.config = config

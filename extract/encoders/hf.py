@@ -25,6 +25,7 @@ from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.compute import DTYPE, Precision, cast, exact, pick_device
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
+from vlpipe.extract.hub import hub_answers
 from vlpipe.extract.output_names import layer_name, layer_of, main_output
 from vlpipe.extract.tokens import Tokens, longest_text
 from vlpipe.foundation.config import Config
@@ -211,10 +212,10 @@ class Hf:
         limit = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length") if path else None
         return limit if isinstance(limit, int) else None
 
-    @property
+    @cached_property
     def local(self) -> bool:
-        """Whether the model is a folder here."""
-        return Path(self.source).is_dir()
+        """Whether only files here are read: the model is a folder, or the hub does not answer."""
+        return Path(self.source).is_dir() or not hub_answers()
 
     def _load(self) -> tuple[Any, set[str]]:
         model, info = self._part(
@@ -240,7 +241,11 @@ class Hf:
                     self.source, local_files_only=self.local, trust_remote_code=False, **options
                 )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            where = "this folder" if self.local else "the hub or its local cache; a local folder works offline"
+            where = (
+                "this folder"
+                if Path(self.source).is_dir()
+                else "the hub or its local cache; a local folder works offline"
+            )
             reason = " ".join(str(error).split())[:300]
             raise VlpipeError(f"hf:{self.name}: {kind} cannot be loaded from {where}: {reason}") from None
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.heads import losses
+from vlpipe.heads import tpc_losses as losses
 from vlpipe.heads.contracts import Batch, GradientConfig, Role, Shapes
 from vlpipe.heads.gradient import GradientHead
 from vlpipe.heads.vectors import cosine_pairs, cosines, unit
@@ -39,7 +39,7 @@ class Tpc(GradientHead):
         gamma: float = Field(default=1.0, ge=0)
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image"), "text": Role("text", per_image=5)}
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
 
     @classmethod
     def roles_for(cls, config: Config) -> Mapping[str, Role]:

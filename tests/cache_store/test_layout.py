@@ -68,6 +68,20 @@ def test_empty_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "widest", "expected"),
+    [
+        (3_750, ArraySpec((256, 384)), 128),  # 24 MiB of tokens
+        (2_000_000, ArraySpec((256, 384)), 1024),  # 192 MiB; 384 numbers make chunk files of 768 KiB
+        (2_000_000, ArraySpec((256, 1024)), 512),
+        (2_000_000, ArraySpec((384,)), 16_384),
+        (2_000_000, ArraySpec((4096, 65536)), 1),  # one row is over the bound
+    ],
+)
+def test_blocks_leave_room_for_the_widest_output(rows: int, widest: ArraySpec, expected: int) -> None:
+    assert default_block_rows(rows, [ArraySpec((384,))], widest.row_bytes) == expected
+
+
+@pytest.mark.parametrize(
     ("rows", "outputs", "expected"),
     [
         (200_000, [ArraySpec((768,))], 8192),  # 6,250 rows wanted; 8,192 x 1,536 bytes are 12 MiB
@@ -75,6 +89,7 @@ def test_empty_rows_are_refused() -> None:
         (3_750, [ArraySpec((384,))], 128),  # 117 wanted
         (1_000, [ArraySpec((384,))], 64),  # 31 wanted
         (50, [ArraySpec((384,))], 64),
+        (10**9, [ArraySpec(())], 16_384),
         (3, [ArraySpec((384,))], 4),
         (1, [ArraySpec((384,))], 1),
         (200_000, [ArraySpec((196, 512)), ArraySpec((512,))], 1024),  # 201 KB a row, 256 MiB a block
@@ -88,9 +103,10 @@ def test_rows_per_block(rows: int, outputs: list[ArraySpec], expected: int) -> N
 shapes = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 3000)).map(ArraySpec), min_size=1, max_size=4)
 
 
-@given(st.integers(1, 10**8), shapes)
-def test_blocks_and_chunks_keep_their_bounds(rows: int, outputs: list[ArraySpec]) -> None:
-    block = default_block_rows(rows, outputs)
+@given(st.integers(1, 10**8), shapes, st.integers(0, 256 * MIB))
+def test_blocks_and_chunks_keep_their_bounds(rows: int, outputs: list[ArraySpec], widest: int) -> None:
+    block = default_block_rows(rows, outputs, widest)
+    assert block * widest <= 256 * MIB
     assert block == power_of_two(block) < max(2, 2 * rows)
     assert block * sum(output.row_bytes for output in outputs) <= 256 * MIB
     for output in outputs:

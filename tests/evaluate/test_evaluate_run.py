@@ -21,14 +21,16 @@ Maker = Callable[..., Any]
 
 
 def full_matrix_recalls(x: np.ndarray, y: np.ndarray, owner: np.ndarray, k: int) -> tuple[float, float]:
-    """Recall@k both ways from float64 cosines of the rows as cached (float32)."""
+    """Recall@k both ways from float64 cosines of the rows as cached (float32); owner -1 is no image."""
     x, y = x.astype(np.float32).astype(float), y.astype(np.float32).astype(float)
     scores = (x / np.linalg.norm(x, axis=1)[:, None]) @ (y / np.linalg.norm(y, axis=1)[:, None]).T
     i2t, t2i = [], []
     for i, row in enumerate(scores):
-        i2t.append(1 + (row[owner != i] >= row[owner == i].max()).sum())
+        if (owner == i).any():
+            i2t.append(1 + (row[owner != i] >= row[owner == i].max()).sum())
     for t, i in enumerate(owner):
-        t2i.append(1 + (np.delete(scores[:, t], i) >= scores[i, t]).sum())
+        if i >= 0:
+            t2i.append(1 + (np.delete(scores[:, t], i) >= scores[i, t]).sum())
     return float(np.mean(np.array(i2t) <= k)), float(np.mean(np.array(t2i) <= k))
 
 
@@ -106,15 +108,57 @@ def test_other_options_have_rows_of_their_own(place: Maker) -> None:
 
 def test_rows_that_failed_are_left_out_and_make_another_evaluation(place: Maker) -> None:
     made = place()
-    run = made.train()
-    evaluate(made.runs, run, bootstrap=FEW)
-    shutil.rmtree(made.root / "cache")
-    made.store("image", made.x, failed=[1])
-    made.store("text", made.y)
-    done = evaluate(made.runs, run, bootstrap=FEW)
+    run, here = made.train(), made.manifest.folder
+    evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    made.again(made.x, made.y, failed=[1])
+    done = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
     assert not done.reused
-    assert done.entries["i2t_recall@1"].rows == 29
-    assert "i1" not in done.rows.query_ids.tolist()
+    assert (done.entries["i2t_recall@1"].rows, done.entries["t2i_recall@1"].rows) == (29, 87)
+    assert {"i1", "t3"}.isdisjoint(done.rows.query_ids.tolist())
+    assert done.notes == []
+
+
+def test_other_pictures_of_the_same_rows_are_another_evaluation(place: Maker) -> None:
+    made = place()
+    run, here = made.train(), made.manifest.folder
+    old = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    made.again(made.x[::-1].copy(), made.y, mark=1000)
+    new = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    assert not new.reused
+    assert new.entries["i2t_recall@10"].value != old.entries["i2t_recall@10"].value
+    seen = [done.entries["i2t_recall@1"].provenance.content for done in (old, new)]
+    assert seen[0]["text"] == seen[1]["text"]
+    assert seen[0]["image"] != seen[1]["image"]
+
+
+def test_images_without_texts_and_texts_without_images_are_candidates(place: Maker) -> None:
+    made = place(bare=10, alone=["test", None, "testing", "train", "val"])
+    done = evaluate(made.runs, made.train(), bootstrap=FEW)
+    owner = np.concatenate([np.repeat(np.arange(50), 3), [-1, -1, -1]])  # the two texts of other splits are out
+    taken = np.flatnonzero((owner % 2 == 1) | (owner < 0))  # -1 % 2 is 1 as well
+    local = np.where(owner[taken] < 0, -1, owner[taken] // 2)
+    for k in (1, 5, 10):
+        i2t, t2i = full_matrix_recalls(made.x[1::2], made.y[taken], local, k)
+        assert done.entries[f"i2t_recall@{k}"].value == pytest.approx(i2t, abs=1e-12)
+        assert done.entries[f"t2i_recall@{k}"].value == pytest.approx(t2i, abs=1e-12)
+    assert (done.entries["i2t_recall@1"].rows, done.entries["t2i_recall@1"].rows) == (25, 75)
+    assert done.entries["worst_caption_recall@1"].rows == 25
+    assert done.notes == ["5 images without a text and 3 texts without an image are candidates only"]
+    assert {"i51", "t150"}.isdisjoint(done.rows.query_ids.tolist())
+    assert len(np.unique(done.rows.image)) == 25  # what the bootstrap draws from
+
+
+def test_zero_vectors_are_told_also_when_nothing_is_computed(place: Maker) -> None:
+    made = place()
+    made.x[[0, 2, 5]] = 0  # two of them train
+    made.y[[3, 9, 10]] = 0
+    made.again(made.x, made.y)
+    run = made.train()
+    first, again = (evaluate(made.runs, run, bootstrap=FEW) for _ in range(2))
+    told = "zero vectors, whose cosine with anything is 0: 1 of role 'image', 3 of role 'text'"
+    assert first.notes[0] == told
+    assert again.reused
+    assert again.notes == first.notes
 
 
 def test_features_of_another_model_are_refused(place: Maker) -> None:
@@ -164,10 +208,7 @@ def test_all_images(place: Maker) -> None:
 def test_longer_rows_change_nothing(place: Maker) -> None:
     made = place()
     plain = evaluate(made.runs, made.train(), bootstrap=FEW)
-    shutil.rmtree(made.root / "cache")
-    scale = np.where(np.arange(60) % 4 > 1, 10.0, 1.0)[:, None]
-    made.store("image", made.x * scale)
-    made.store("text", made.y)
+    made.again(made.x * np.where(np.arange(60) % 4 > 1, 10.0, 1.0)[:, None], made.y)
     scaled = evaluate(made.runs, plain.run, bootstrap=Bootstrap(51))
     assert not scaled.reused
     assert {n: e.value for n, e in scaled.entries.items()} == {n: e.value for n, e in plain.entries.items()}

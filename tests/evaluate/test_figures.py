@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ def evaluation(run: str, seed: int = 0, each: int = 3) -> Evaluation:
     rank = draw.integers(1, 21, len(image))
     values = {"direction": (np.arange(len(image)) >= 20).astype(np.int8), "rank": rank, "rank_optimistic": rank}
     rows = Rows(np.arange(len(image)).astype(object), image, values)
-    made = Provenance(
-        evaluation="", kind="", config={}, sources={}, fingerprints="", manifest="", options={}, bootstrap={}
-    )
+    names = ("evaluation", "but_seeds", "kind", "fingerprints", "split_rule", "manifest")
+    parts: dict[str, Any] = dict.fromkeys(names, "") | {n: {} for n in ("config", "sources", "content", "options")}
+    made = Provenance(code=1, bootstrap={"level": 0.9}, **parts)
     entries = {
         name: Entry(
             run=run,
@@ -53,6 +54,11 @@ def test_bars_are_the_entries_and_errors_the_intervals() -> None:
         ends = [segment[:, 1].tolist() for segment in lines.get_segments()]
         entries = [both[0].entries[f"{direction}_recall@{k}"] for k in (1, 5, 10)]
         assert ends == [pytest.approx([100 * end for end in entry.interval or []]) for entry in entries]
+
+
+def test_the_legend_names_the_level_of_the_intervals() -> None:
+    (legend,) = figures.recalls([evaluation("a")]).legends
+    assert "90 % bootstrap intervals over images" in legend.get_title().get_text()
 
 
 def test_curves_end_at_all_images_and_dots_are_means() -> None:

@@ -10,14 +10,15 @@ import pytest
 from vlpipe.evaluate.bootstrap import Spread
 from vlpipe.evaluate.contracts import Rows
 from vlpipe.evaluate.results import Entry, Provenance, append, by_run, latest, over_seeds, read
-from vlpipe.evaluate.saved import read_rows, write_rows
-from vlpipe.evaluate.tables import markdown, print_table
+from vlpipe.evaluate.saved import Saved, read_rows, write_rows
+from vlpipe.evaluate.tables import caption, markdown, print_table
 from vlpipe.foundation.errors import VlpipeError
 
 
 def entry(run: str = "tpc-1", metric: str = "i2t_recall@1", value: float = 0.5, **other: Any) -> Entry:
     made = {"evaluation": "e", "kind": "tpc", "config": {"seed": 0, "lr": 0.1}, "sources": {}, "fingerprints": "f"}
-    made |= {"manifest": "m", "options": {"ks": [1]}, "bootstrap": {}} | other
+    made |= {"but_seeds": "b", "code": 1, "split_rule": "column", "content": {"image": "c"}}
+    made |= {"manifest": "m", "options": {"ks": [1]}, "bootstrap": {"level": 0.95}} | other
     return Entry(
         run=run,
         task="retrieval",
@@ -67,14 +68,74 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, why: str) -> None:
         read(ledger)
 
 
-def test_an_unfinished_line_takes_no_other_with_it(tmp_path: Path) -> None:
+def torn(ledger: Path, bytes_kept: int) -> int:
+    """A second entry whose writer was killed; returns how long the whole line is."""
+    append(ledger, [entry("tpc-ü"), entry("tpc-ü", value=0.1)])
+    whole = ledger.read_bytes()
+    start = whole.index(b"\n") + 1
+    ledger.write_bytes(whole[: start + bytes_kept])
+    return len(whole) - start
+
+
+@pytest.mark.parametrize("kept", [1, 13, 14, 100, -2])  # 13: inside the two bytes of the name's last letter
+def test_a_torn_last_line_is_told_and_dropped(
+    tmp_path: Path, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "results.jsonl"
+    kept = kept if kept > 0 else torn(tmp_path / "other.jsonl", 1) + kept
+    torn(ledger, kept)
+    assert read(ledger) == [entry("tpc-ü")]
+    warning = f"warning: {ledger} line 2 is torn"
+    assert capsys.readouterr().err.startswith(warning)
+    append(ledger, [entry(value=0.2)])
+    assert read(ledger) == [entry("tpc-ü"), entry(value=0.2)]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_last_line_that_lacks_only_its_newline_is_whole(tmp_path: Path) -> None:
+    ledger = tmp_path / "results.jsonl"
+    length = torn(ledger, 1)
+    ledger.unlink()
+    torn(ledger, length - 1)
+    assert len(read(ledger)) == 2
+    append(ledger, [entry(value=0.2)])
+    assert len(read(ledger)) == 3
+
+
+def test_a_last_line_that_is_json_and_no_result_is_named(tmp_path: Path) -> None:
     ledger = tmp_path / "results.jsonl"
     append(ledger, [entry()])
-    ledger.write_bytes(ledger.read_bytes() + b'{"run": "tp')
-    append(ledger, [entry(value=0.2)])
-    lines = ledger.read_bytes().splitlines(keepends=True)
-    ledger.write_bytes(lines[0] + lines[2])
-    assert read(ledger) == [entry(), entry(value=0.2)]
+    ledger.write_bytes(ledger.read_bytes() + b'{"run": "a"}')
+    for _ in range(2):
+        with pytest.raises(VlpipeError, match=r"line 2 is not a result .*mend or delete this line"):
+            read(ledger)
+        append(ledger, [entry()])
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85", "\r", "\n"])
+def test_no_character_inside_an_entry_ends_its_line(tmp_path: Path, odd: str) -> None:
+    ledger = tmp_path / "results.jsonl"
+    entries = [entry(f"a{odd}b"), entry()]
+    append(ledger, entries)
+    assert read(ledger) == entries
+
+
+def test_two_contents_are_not_two_seeds() -> None:
+    entries = [entry("tpc-0"), entry("tpc-1"), entry("tpc-2", content={"image": "d"})]
+    assert [line.name for line in over_seeds(entries)] == ["tpc, 2 seeds", "tpc-2"]
+
+
+def test_captions_say_what_the_entries_say() -> None:
+    retrieval = "Recall in percent, ranks from 1, ties count against the query"
+    ninety = entry("b", bootstrap={"level": 0.9})
+    assert caption(by_run([entry()])) == f"{retrieval}; 95 % bootstrap intervals over images."
+    assert caption(by_run([ninety, entry()])) == f"{retrieval}; 90 % and 95 % bootstrap intervals over images."
+    none = entry().model_copy(update={"interval": None})
+    assert caption(by_run([none])) == f"{retrieval}."
+    assert caption(over_seeds([entry()])) == f"{retrieval}; ± sample standard deviation over seeds."
+    other = ninety.model_copy(update={"task": "mylab:Task"})
+    assert caption(by_run([other])) == "90 % bootstrap intervals over images."
+    assert markdown(by_run([none.model_copy(update={"task": "mylab:Task"})])).endswith("|")
 
 
 def test_lines_of_runs_and_over_seeds() -> None:
@@ -83,7 +144,7 @@ def test_lines_of_runs_and_over_seeds() -> None:
         for seed in (0, 1, 2)
         for metric, value in (("i2t_recall@1", 0.2), ("rank_std", 3.0))
     ]
-    entries.append(entry("tpc-9", config={"seed": 0, "lr": 0.2}))
+    entries.append(entry("tpc-9", but_seeds="other"))
     assert [line.name for line in by_run(entries)] == ["tpc-0", "tpc-1", "tpc-2", "tpc-9"]
     three, alone = over_seeds(entries)
     assert three.name == "tpc, 3 seeds"
@@ -118,9 +179,10 @@ def test_rows_survive_storage(tmp_path: Path) -> None:
         np.array([2, 0, 2]),
         {"rank": np.array([1, 5, 2]), "score": np.array([0.5, 1e-30, 2.0])},
     )
-    write_rows(tmp_path / "rows.parquet", rows, ["i0", "i1", "i2"], {"task": "t"})
-    found, identity = read_rows(tmp_path / "rows.parquet")
-    assert identity == {"task": "t"}
+    write_rows(tmp_path / "rows.parquet", Saved(rows, {"task": "t"}, ["ü, one"]), ["i0", "i1", "i2"])
+    saved = read_rows(tmp_path / "rows.parquet")
+    assert (saved.identity, saved.notes) == ({"task": "t"}, ["ü, one"])
+    found = saved.rows
     assert found.query_ids.tolist() == ["a", "b,\n", "ü"]
     assert found.image.tolist() == [0, 1, 0]
     assert {name: v.tolist() for name, v in found.values.items()} == {

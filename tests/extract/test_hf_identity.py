@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.extract.contracts import ImageItem
 from vlpipe.extract.encoders.hf import Hf, HfConfig
 from vlpipe.extract.load import fingerprints, load_encoder
@@ -30,9 +31,10 @@ def test_identity_does_not_depend_on_where_the_model_lies_but_on_what_it_is(dino
 
 
 def test_fingerprints_name_output_and_dtype(bert: Path) -> None:
-    found = fingerprints(Hf(str(bert), HfConfig(device="cpu")), "text", ["mean", "last"], "float32")
+    specs = {"mean": ArraySpec((32,)), "last": ArraySpec((32,), "float32")}
+    found = fingerprints(Hf(str(bert), HfConfig(device="cpu")), "text", specs)
     assert found["mean"]["output"] == "mean"
-    assert found["last"]["dtype"] == "float32"
+    assert [found[name]["dtype"] for name in ("mean", "last")] == ["float16", "float32"]
     assert found["mean"]["weights"] == found["last"]["weights"]
 
 

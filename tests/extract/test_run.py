@@ -13,8 +13,9 @@ from PIL import Image
 from toys.mini import BAD, captions, counts, job, manifest, store_files
 
 from vlpipe.cache_store.errors import StaleCacheError, ValueRangeError
-from vlpipe.cache_store.layout import Status, lock_path
+from vlpipe.cache_store.layout import ArraySpec, Status, lock_path
 from vlpipe.cache_store.reader import open_features
+from vlpipe.cache_store.writer import StoreWriter
 from vlpipe.extract.load import load_encoder
 from vlpipe.extract.run import InterruptedRunError, Summary, extract
 from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
@@ -187,14 +188,34 @@ def test_a_store_of_something_else_is_refused_with_the_field(
     assert caught.value.exit_code == 4
 
 
-def test_changed_pictures_under_an_old_store_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_changed_pictures_that_are_trusted_are_refused_for_a_new_output(photos: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(photos, root)
     found = manifest(tmp_path / "m", root, ["001.png", "002.png"], [])
     extract(job(found, tmp_path / "cache"))
     shutil.copy(root / "003.png", root / "002.png")
     with pytest.raises(StaleCacheError, match=r"i:002\.png"):
-        extract(job(found, tmp_path / "cache", outputs=("tokens",)))
+        extract(job(found, tmp_path / "cache", outputs=("tokens",), check_content=False))
+
+
+def test_what_is_there_is_looked_up_once(good: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(job(good, tmp_path))
+    calls = []
+    real = StoreWriter.missing
+    monkeypatch.setattr(StoreWriter, "missing", lambda writer: calls.append(1) or real(writer))
+    assert counts(extract(job(good, tmp_path)))[:2] == (0, 200)
+    assert len(calls) == 1
+
+
+def test_blocks_are_small_enough_for_an_output_that_may_come_later(
+    good: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = job(good, tmp_path)
+    known = work.encoder.outputs("image")
+    wide = {**known, "states": ArraySpec((4096, 1024))}  # 8 MiB a row
+    monkeypatch.setattr(work.encoder, "outputs", lambda side: wide)
+    assert work.open().writer.block_rows == 32
+    assert dataclasses.replace(work, dtype="float32", name="f32").open().writer.block_rows == 16
 
 
 def test_sides_without_rows_and_missing_pictures_folder(photos: Path, tmp_path: Path) -> None:

@@ -49,25 +49,32 @@ class World:
         weights: str = "w0",
         dtype: str = "float32",
         constants: dict[str, float] | None = None,
+        content: int = 0,
+        again: bool = False,
+        manifest: str | None = None,
+        turned: bool = False,
     ) -> None:
-        """Write one output of one store, all rows of the manifest."""
+        """Write one output of one store, all rows of the manifest; `content` stands for what was encoded.
+
+        `again` writes over what is there; `manifest` is another digest, `turned` the other order of ids.
+        """
         table = "image_id" if side == "image" else "text_id"
         ids = self.manifest.table(side, [table])[table].to_pylist()
         writer = StoreWriter.open(
             store_path(self.cache, self.manifest.digest, spec, side),
-            manifest=self.manifest.digest,
+            manifest=manifest or self.manifest.digest,
             side=side,
             encoder=spec,
-            ids=ids,
+            ids=ids[::-1] if turned else ids,
             outputs={output: ArraySpec(rows.shape[1:], dtype)},
             fingerprints={output: {"weights": weights, "layer": output}},
             constants=constants or {"logit_scale": 20.0},
         )
         states = np.array([Status.OK] * len(ids) if status is None else status, dtype=np.uint8)
-        for block in writer.missing():
+        for block in range(-(-len(ids) // writer.block_rows)) if again else writer.missing():
             span = writer.span(block)
             picked = slice(span.start, span.stop)
-            digests = np.arange(span.start * 16, span.stop * 16, dtype=np.int64).astype(np.uint8).reshape(-1, 16)
+            digests = np.random.default_rng([content, block]).integers(1, 256, (len(span), 16), np.uint8)
             with writer.claim(block) as mine:
                 assert mine
                 writer.write(block, {output: rows[picked].astype(dtype)}, states[picked], digests)

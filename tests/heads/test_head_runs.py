@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 from safetensors.torch import load_file
 
 from vlpipe.cache_store.layout import Status
-from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
-from vlpipe.foundation.files import write_atomic
+from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 from vlpipe.heads.contracts import SHELF, roles_of
 from vlpipe.heads.folder import CONFIG, STATUS, WEIGHTS
 from vlpipe.heads.kinds.tpc import Tpc
@@ -215,26 +213,6 @@ def test_unknown_runs_name_the_nearest(world: Maker) -> None:
         Run.open(made.runs, run.id[:-1])
     assert [found.id for found in Run.list(made.runs)] == [run.id]
     assert Run.list(made.root / "nothing") == []
-
-
-def test_other_features_under_the_same_name_are_stale(world: Maker, tmp_path: Path) -> None:
-    made = world()
-    run = made.trained("identity").run
-    made.cache.rename(tmp_path / "old")
-    made.store("enc:a", "image", np.ones((40, 6)), weights="w9")
-    made.store("enc:a", "text", np.ones((120, 6)))
-    with pytest.raises(StaleError, match="weights: cached 'w9', asked 'w0'"):
-        open_joined(run)
-    assert open_joined(run, cache=tmp_path / "old").images("test").tolist() == list(range(3, 40, 4))
-
-
-def test_an_older_head_is_stale(world: Maker) -> None:
-    made = world()
-    run = made.trained("identity").run
-    record = run.record | {"code": 0}
-    write_atomic(run.folder / CONFIG, tomli_w.dumps(record).encode())
-    with pytest.raises(StaleError, match="version 0"):
-        Run.open(made.runs, run.id).head()
 
 
 def test_no_images_to_train_on_is_an_error(world: Maker) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.errors import NotCachedError, StaleCacheError
 from vlpipe.cache_store.layout import Status
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 from vlpipe.heads.contracts import Role, Source
@@ -227,6 +227,61 @@ def test_an_output_must_be_named_where_there_are_several(world: Maker) -> None:
     with pytest.raises(UsageError, match="enc:a#cls or enc:a#pooled"):
         joined(made)
     assert joined(made, image="enc:a#cls").sources["image"].shape == (2,)
+
+
+def test_a_store_of_another_manifest_is_refused(world: Maker) -> None:
+    made = world()
+    made.store("enc:f", "image", np.ones((40, 6)), manifest="f" * 64)
+    with pytest.raises(StaleCacheError, match=f"{'f' * 64}.*{made.manifest.digest}.*enc:f --side image") as caught:
+        joined(made, image="enc:f")
+    assert caught.value.exit_code == 4
+    made.store("enc:t", "image", np.ones((40, 6)), turned=True)
+    with pytest.raises(StaleCacheError, match="in its order"):
+        joined(made, image="enc:t")
+
+
+def test_images_are_evaluable_without_a_role_that_only_training_reads(world: Maker) -> None:
+    made = world(images=4, splits=("train", "test"))
+    status = [Status.FAILED] + [Status.OK] * 3
+    made.store("enc:b", "image", np.ones((4, 6)), status=status)
+    roles = ROLES | {"negative": Role("text", kind="hard_negative")}
+    data = joined(made, roles, image="enc:b")
+    assert data.images(None).tolist() == []
+    assert data.evaluable(None).tolist() == [1, 2, 3]
+    assert data.evaluable("test").tolist() == [1, 3]
+    assert data.texts_of(data.evaluable("test"), ["caption"]).tolist() == [3, 4, 5, 9, 10, 11]
+
+
+def test_texts_without_an_image_are_there_when_asked_for(world: Maker) -> None:
+    rows = texts(2, 1)
+    rows += [{"text_id": f"p{n}", "text": "a prompt", "role": "prompt"} for n in range(2)]
+    rows += [{"text_id": "d", "text": "a distractor", "role": "caption"}]
+    made = world(images=2, texts=rows)
+    made.store("enc:b", "text", np.ones((5, 6)), status=[1, 1, 1, Status.FAILED, 1])
+    data = joined(made, text="enc:b")
+    first = np.array([0])
+    assert data.texts_of(first, ["caption", "prompt"]).tolist() == [0]
+    assert data.texts_of(first, ["caption", "prompt"], without_image=True).tolist() == [0, 2, 4]
+    assert data.texts_of(first, ["caption"], without_image=True).tolist() == [0, 4]
+    assert data.texts_of(np.array([], dtype=np.int64), ["prompt"], without_image=True).tolist() == [2]
+
+
+def test_a_batch_is_as_wide_as_its_own_images_need(world: Maker) -> None:
+    rows = texts(3, 2) + [
+        {"text_id": f"more{n}", "text": "one more", "image_id": "i1", "role": "caption"} for n in range(500)
+    ]
+    roles = {"image": IMAGE, "text": Role("text", per_image=None)}
+    data = joined(world(images=3, texts=rows, splits=("train",)), roles)
+    assert data.training_batch(np.array([0, 2]), 0, 0).x["text"].shape == (2, 2, 6)
+    assert data.training_batch(np.array([0, 1]), 0, 0).x["text"].shape == (2, 502, 6)
+
+
+def test_a_whole_batch_has_all_texts_whatever_a_step_draws(world: Maker) -> None:
+    data = joined(world(images=3), {"image": IMAGE, "text": Role("text")})
+    batch = data.whole_batch(np.array([2, 0]))
+    assert batch.columns["text"] == [[f"text {n} {k}" for k in range(3)] for n in (2, 0)]
+    assert batch.x["text"].shape == (2, 3, 6)
+    assert data.whole_batch(np.array([], dtype=np.int64)).x["text"].shape == (0, 1, 6)
 
 
 def test_what_is_opened_is_shared(world: Maker) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from vlpipe.heads.gradient import learning_rate
 from vlpipe.heads.kinds.identity import Identity
 from vlpipe.heads.kinds.ridge import Ridge
 from vlpipe.heads.kinds.tpc import Tpc
+from vlpipe.heads.ranks import Ranks, ranks
 from vlpipe.heads.vectors import unit
 
 
@@ -123,6 +126,26 @@ def test_ridge_takes_the_strength_that_per_strength_solves_find_best() -> None:
     assert len(set(recalls.values())) > 2
     best = max(recalls, key=recalls.__getitem__)
     assert head.report() == pytest.approx({"strength": best, "validation_recall": recalls[best]})
+
+
+def test_ridge_scores_validation_rows_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = 0
+
+    def watched(scores: Callable[[slice, slice], torch.Tensor], *given: Any) -> Ranks:
+        def noted(images: slice, texts: slice) -> torch.Tensor:
+            nonlocal largest
+            tile = scores(images, texts)
+            largest = max(largest, tile.numel())
+            return tile
+
+        return ranks(noted, *given)
+
+    monkeypatch.setattr("vlpipe.heads.kinds.ridge.ranks", watched)
+    x, y = rows(n=1500, p=2, q=2, k=1)
+    head = fed(ridge(2, 2, strengths=[1.0]), x, y, 1500)
+    head.validate(Batch([""] * 1500, {"image": x, "text": y}))
+    head.finish()
+    assert largest == 1024 * 1024
 
 
 def test_ridge_constant_columns_give_zero_also_when_they_are_large() -> None:
@@ -247,6 +270,18 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change() -> None:
     with pytest.raises(VlpipeError, match=r"nan at step 1.*lower lr"):
         head.update(batch)
     assert torch.equal(head.filter.weight, torch.eye(6))
+
+
+def test_only_matrices_decay() -> None:
+    head = tpc(lr=0.1, weight_decay=0.5)
+    with torch.no_grad():
+        head.filter.bias.fill_(1.0)
+    head.optimizer().zero_grad()
+    for parameter in head.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    head.optimizer().step()
+    torch.testing.assert_close(head.filter.weight.detach(), 0.95 * torch.eye(6))
+    assert torch.equal(head.filter.bias.detach(), torch.ones(6))
 
 
 def test_learning_rate_rises_then_falls() -> None:

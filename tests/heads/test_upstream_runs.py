@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 import torch
 
 from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
-from vlpipe.heads.runs import open_joined
+from vlpipe.foundation.files import file_digest
+from vlpipe.heads.checkpoint import load_tensors, save_tensors
+from vlpipe.heads.folder import STATUS, WEIGHTS
+from vlpipe.heads.runs import Run, open_joined
 
 World = Any
 Maker = Callable[..., World]
@@ -39,9 +43,45 @@ def test_a_run_on_other_rows_than_it_was_trained_on_is_stale(world: Maker) -> No
     made = world(image_width=9)
     ridge = made.trained("ridge").run
     made.store("enc:b", "image", np.ones((40, 9)), weights="w1")
-    with pytest.raises(StaleError, match="weights: cached 'w0', asked 'w1'"):
+    with pytest.raises(StaleError, match="weights: cached 'w1', asked 'w0'"):
         made.plan("tpc", sources={"image": f"enc:b::{ridge.id}"})
     with pytest.raises(StaleError, match="through"):
         made.plan("tpc", sources={"image": f"enc:a::{ridge.id}::{ridge.id}"})
     with pytest.raises(UnknownNameError, match="no run"):
         made.plan("tpc", sources={"image": "enc:a::ridge-0"})
+
+
+def retrained(run: Run) -> None:
+    """Another machine's weights under the same id."""
+    path = run.folder / WEIGHTS
+    tensors = load_tensors(path, "")
+    save_tensors(path, tensors | {"weight": tensors["weight"] * 2})
+    status = run.status | {"weights": file_digest(path)}
+    (run.folder / STATUS).write_text(json.dumps(status))
+
+
+def test_other_weights_under_the_same_id_are_another_source(world: Maker) -> None:
+    made = world(image_width=9)
+    ridge = made.trained("ridge").run
+    sources = {"image": f"enc:a::{ridge.id}"}
+    run = made.trained("tpc", sources=sources, **FAST).run
+    chain = {"image": f"enc:a::{ridge.id}::{run.id}"}
+    assert made.plan("tpc", sources=chain)
+    retrained(ridge)
+    assert made.plan("tpc", sources=sources, **FAST).run_id() != run.id
+    with pytest.raises(StaleError, match=f"through: cached '{ridge.id}@"):
+        open_joined(run)
+    with pytest.raises(StaleError, match="through"):
+        made.plan("tpc", sources=chain)
+
+
+def test_a_run_does_not_pass_rows_on_whose_pictures_were_replaced(world: Maker) -> None:
+    made = world(image_width=9)
+    ridge = made.trained("ridge").run
+    sources = {"image": f"enc:a::{ridge.id}"}
+    run = made.trained("tpc", sources=sources, **FAST).run
+    made.store("enc:a", "image", made.arrays["enc:a", "image"] + 1, content=1, again=True)
+    for again in (lambda: made.plan("tpc", sources=sources), lambda: open_joined(run)):
+        with pytest.raises(StaleError, match=f"pictures of .* encoded anew .* run '{ridge.id}'"):
+            again()
+    assert len(open_joined(run, made.manifest.folder).images(None)) == 40  # asked for other pictures

@@ -26,13 +26,13 @@ def length(node: Function) -> int:
 
 
 def test_no_file_is_longer_than_the_limit(repository: Path) -> None:
-    sizes = {p.name: len(p.read_text(encoding="utf-8").splitlines()) for p in files(repository, "tests")}
+    sizes = {str(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(repository, "tests")}
     assert {name: lines for name, lines in sizes.items() if lines > FILE_LINES} == {}
 
 
 def test_no_function_is_longer_than_the_limit(repository: Path) -> None:
     long = [
-        f"{path.name}:{node.name} {length(node)}"
+        f"{path}:{node.name} {length(node)}"
         for path in files(repository, "tests")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, Function) and length(node) > FUNCTION_LINES

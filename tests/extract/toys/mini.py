@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from vlpipe.cache_store.layout import Side
+from vlpipe.extract.job import Job
 from vlpipe.extract.load import load_encoder
-from vlpipe.extract.run import Job, Summary
+from vlpipe.extract.run import Summary
 from vlpipe.manifests.manifest import Manifest
 from vlpipe.manifests.writer import write_manifest
 

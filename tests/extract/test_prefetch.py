@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vlpipe.extract.prepare import Failure, prefetch
+from vlpipe.extract.prefetch import Failure, prefetch
 from vlpipe.foundation.errors import VlpipeError
 
 

@@ -41,7 +41,7 @@ def prefetch(
         yield from map(guarded, items)
         return
     source = iter(items)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="prepare")
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch")
     try:
         waiting: deque[Future[R | Failure]] = deque(pool.submit(guarded, item) for item in islice(source, ahead))
         while waiting:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vlpipe.heads import losses
+from vlpipe.heads import tpc_losses as losses
 from vlpipe.heads.vectors import unit
 
 B, K, D = 4, 3, 5

@@ -1,0 +1,19 @@
+"""Whether the hub that models come from is there."""
+
+from __future__ import annotations
+
+SECONDS = 10  # as long as the library waits for one file's header
+
+
+def hub_answers() -> bool:
+    """Ask once; at once False without a network, or where HF_HUB_OFFLINE is set.
+
+    The library itself asks six times a file, for half a minute and more, before it looks into its cache.
+    """
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    except Exception:  # a kind that depends on the library below the hub's
+        return False
+    return True
