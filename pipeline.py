@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -72,7 +73,7 @@ def cli() -> None:
     """Encode images and texts once with frozen models, then train and evaluate small heads on the cache.
 
     Exit codes: 0 done, 1 an error that you can mend, 2 usage, 3 done but too many rows failed, 4 stale or
-    foreign cache or run.
+    foreign cache or run, 130 interrupted.
     """
 
 
@@ -109,12 +110,14 @@ def _say(message: str) -> None:
 
 
 @click.command(name="list", short_help=COMMANDS["list"][1])
-@click.argument("shelf", type=click.Choice(list(SHELVES)))
+@click.argument("shelf", metavar="|".join(SHELVES))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_shelf(shelf: str, as_json: bool) -> None:
     """List the names of one SHELF, as the other commands take them."""
     import json
 
+    if shelf not in SHELVES:
+        raise UnknownNameError("shelf", shelf, SHELVES)
     names = _load(SHELVES[shelf]).names()  # type: ignore[attr-defined]
     if shelf == "encoders":
         from vlpipe.extract.encoders.bundled import Bundled
@@ -133,6 +136,10 @@ def demo(folder: str, sets: tuple[str, ...], digits: int | None) -> None:
 
     Run again it encodes and trains nothing; with another --set it trains only that.
     """
+    from vlpipe.foundation.config import parse_sets, resolve
+    from vlpipe.heads.kinds.tpc import Tpc
+
+    resolve(Tpc.Config, parse_sets(sets))  # before minutes of work, not after
     manifest, cache, runs = f"{folder}/mad", f"{folder}/cache", f"{folder}/runs"
     head = ["--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--runs", runs]
     changed = [part for setting in sets for part in ("--set", setting)]
@@ -144,7 +151,7 @@ def demo(folder: str, sets: tuple[str, ...], digits: int | None) -> None:
         ["eval", "--all", "--task", "retrieval", "--split", "test", "--runs", runs],
     ]
     for step in steps:
-        click.secho("$ vlpipe " + " ".join(step), bold=True)
+        click.secho("$ vlpipe " + shlex.join(step), bold=True)
         cli.main(args=step, prog_name="vlpipe", standalone_mode=False)
 
 

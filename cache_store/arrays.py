@@ -149,6 +149,6 @@ class StoredArray:
         """The error that names a chunk's file and rows."""
         span = self.span(chunk)
         return CorruptCacheError(
-            f"'{self.path(chunk)}' {why}; rows {span.start} to {span.stop - 1} are lost: delete that file and run "
-            "the same `vlpipe extract` again, it encodes only the rows of its block"
+            f"'{self.path(chunk)}' {why}; rows {span.start} to {span.stop - 1} are lost: delete that file, "
+            "if it is there, and run the same `vlpipe extract` again, it encodes only the rows of its block"
         )

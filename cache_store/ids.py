@@ -71,7 +71,8 @@ def read_ids(store: Path, seal: str, rows: int) -> Ids:
             f"'{path}' is missing or damaged; the ids of rows 0 to {rows - 1} are in doubt: run the same "
             "`vlpipe extract` again, it writes the table anew"
         )
-    table = pq.read_table(pa.BufferReader(data))
+    # Not read_table: its threads may still hold Python's buffer when the process ends, which then aborts.
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     return table.column("id").cast(pa.large_string()).combine_chunks()
 
 

@@ -30,7 +30,9 @@ def open_for_writing(
     if not path.exists():
         create_store(path, asked, ids)
     group = Group.open(path)
-    _refuse(path, differences(_group_fields(group), _group_fields(asked)))
+    found = differences(_group_fields(group), _group_fields(asked))
+    if found:  # told with what else differs: another model's constants say less than its weights
+        _refuse(path, found + _foreign_outputs(path, _wanted(outputs, fingerprints)))
     _mend_ids(path, group, ids)
     return group, open_outputs(path, group, outputs, fingerprints)
 
@@ -39,12 +41,12 @@ def open_outputs(
     path: Path, group: Group, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
 ) -> dict[str, StoredArray]:
     """The arrays of these outputs, added where the store lacks them, of status and of content hash."""
-    wanted = {name: _array_fields(spec.shape, spec.dtype, fingerprints[name]) for name, spec in outputs.items()}
-    _refuse_foreign_outputs(path, wanted)
+    wanted = _wanted(outputs, fingerprints)
+    _refuse(path, _foreign_outputs(path, wanted))
     for name, spec in outputs.items():
         if not (path / name).exists():
             add_output(path, name, group, spec, fingerprints[name])
-    _refuse_foreign_outputs(path, wanted)  # another process may have added one since
+    _refuse(path, _foreign_outputs(path, wanted))  # another process may have added one since
     return {name: StoredArray.open(path / name) for name in (*outputs, STATUS, CONTENT_HASH)}
 
 
@@ -82,14 +84,19 @@ def _array_fields(shape: tuple[int, ...], dtype: str, fingerprint: Fingerprint) 
     return {**fingerprint, "shape": str(shape), "dtype": dtype}
 
 
-def _refuse_foreign_outputs(path: Path, wanted: Mapping[str, Fingerprint]) -> None:
+def _wanted(outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    return {name: _array_fields(spec.shape, spec.dtype, fingerprints[name]) for name, spec in outputs.items()}
+
+
+def _foreign_outputs(path: Path, wanted: Mapping[str, Fingerprint]) -> list[str]:
+    """What differs, field by field, for the outputs that the store has already."""
     found: list[str] = []
     for name, fields in wanted.items():
         if (path / name).exists():
             array = StoredArray.open(path / name)
             cached = _array_fields(array.shape, array.dtype.name, array.fingerprint)
             found += [f"{name}.{difference}" for difference in differences(cached, fields)]
-    _refuse(path, found)
+    return found
 
 
 def _refuse(path: Path, found: list[str]) -> None:

@@ -5,50 +5,53 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from vlpipe.foundation.files import write_atomic
+from vlpipe.foundation.files import fsync_folder, write_atomic
 
 Record = Mapping[str, str]
 
 
 class FailureFile:
-    """`<store>.failures.jsonl`: id, path (or text) and reason of every failed row, none listed twice."""
+    """`<store>.failures.jsonl`: id, path (or text) and reason of every failed row; after a run, none twice."""
 
     def __init__(self, store: Path) -> None:
         self.path = store.with_suffix(".failures.jsonl")
 
-    def read(self) -> dict[str, Record]:
-        """Records by id; empty when nothing has failed."""
+    def read(self) -> list[Record]:
+        """What is listed, in order; of two records of one id the later counts."""
         if not self.path.exists():
-            return {}
-        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]  # texts may hold other line ends
-        return {record["id"]: record for record in map(json.loads, lines)}
+            return []
+        return [json.loads(line) for line in self.path.read_bytes().split(b"\n")[:-1]]  # the last was cut short
 
     def add(self, records: Collection[Record]) -> None:
-        """List some rows, over what was said of them before."""
-        if records:
-            with self._locked():
-                self._write(self.read() | {record["id"]: record for record in records})
+        """List some rows, durably; costs what they do, however many are listed already."""
+        if not records:
+            return
+        with self._locked(), self.path.open("ab+") as file:
+            file.seek(max(file.tell() - 1, 0))
+            if file.read() not in (b"", b"\n"):  # a kill has cut the last line short
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(_lines(records))
+            file.flush()
+            os.fsync(file.fileno())
+        fsync_folder(self.path.parent)
 
     def keep(self, failed: Callable[[Collection[str]], Collection[str]]) -> None:
         """Drop the rows that have not failed any more: `failed` gives those of the listed ids that still have."""
         if not self.path.exists():
             return
         with self._locked():
-            found = self.read()
-            kept = failed(found)
-            if len(kept) < len(found):
-                self._write({name: record for name, record in found.items() if name in kept})
-
-    def _write(self, records: Mapping[str, Record]) -> None:
-        if not records:
-            self.path.unlink(missing_ok=True)
-            return
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records.values()]
-        write_atomic(self.path, "".join(lines).encode("utf-8"))
+            records = self.read()
+            latest = {record["id"]: record for record in records}
+            kept = failed(latest)
+            if not kept:
+                self.path.unlink()
+            elif len(kept) < len(records):
+                write_atomic(self.path, _lines(record for name, record in latest.items() if name in kept))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -59,3 +62,7 @@ class FailureFile:
             yield
         finally:
             os.close(handle)
+
+
+def _lines(records: Iterable[Record]) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode("utf-8")

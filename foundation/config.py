@@ -26,13 +26,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise VlpipeError(f"configuration '{path}' does not exist; give the path of a TOML file") from None
+    except OSError as error:
+        raise VlpipeError(f"configuration '{path}' cannot be read: {error.strerror}; give a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise VlpipeError(f"configuration '{path}' is not TOML: {error}") from None
 
 
 def parse_value(text: str) -> Any:
-    """One TOML value, as it stands right of the equals sign."""
-    return tomllib.loads(f"value = {text}")["value"]
+    """One TOML value, as it stands right of the equals sign; raises `tomllib.TOMLDecodeError`."""
+    found = tomllib.loads(f"value = {text}")
+    if len(found) > 1:
+        raise tomllib.TOMLDecodeError("more than one value")
+    return found["value"]
 
 
 def parse_set(assignment: str) -> tuple[str, Any]:

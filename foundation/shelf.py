@@ -42,7 +42,7 @@ class Shelf:
         module_name, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError, SyntaxError) as error:
             raise UsageError(
                 f"{self.what} '{name}' cannot be imported ({error}); expected importable.module:Class"
             ) from error

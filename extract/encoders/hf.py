@@ -59,6 +59,8 @@ class Hf:
     def __init__(self, model: str, config: HfConfig) -> None:
         self.name, self.config = model, config
         self.source = _source(model)
+        self.folder = Path(self.source).is_dir()
+        self.local = self.folder or not hub_answers()
         self.model, missing = self._load()
         self.weights = tensors_digest({k: v for k, v in self.model.state_dict().items() if k not in missing})
         cast(self.model, config.precision)
@@ -212,11 +214,6 @@ class Hf:
         limit = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length") if path else None
         return limit if isinstance(limit, int) else None
 
-    @cached_property
-    def local(self) -> bool:
-        """Whether only files here are read: the model is a folder, or the hub does not answer."""
-        return Path(self.source).is_dir() or not hub_answers()
-
     def _load(self) -> tuple[Any, set[str]]:
         model, info = self._part(
             "AutoModel", dtype=torch.float32, attn_implementation=self.config.attention, weights_only=True,
@@ -241,11 +238,7 @@ class Hf:
                     self.source, local_files_only=self.local, trust_remote_code=False, **options
                 )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            where = (
-                "this folder"
-                if Path(self.source).is_dir()
-                else "the hub or its local cache; a local folder works offline"
-            )
+            where = "this folder" if self.folder else "the hub or its local cache; a local folder works offline"
             reason = " ".join(str(error).split())[:300]
             raise VlpipeError(f"hf:{self.name}: {kind} cannot be loaded from {where}: {reason}") from None
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from toys.mini import captions, counts, job, manifest
 
-from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.run import extract
 
 PROGRAM = """
@@ -52,16 +51,6 @@ def test_a_finished_run_makes_no_python_object_per_row(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 20 * rows
-
-
-def test_no_failure_file_no_look_up(tmp_path: Path) -> None:
-    listed = FailureFile(tmp_path / "s.zarr")
-    listed.keep(lambda ids: pytest.fail("nothing is listed"))
-    listed.add([{"id": name, "text": "t", "reason": "r"} for name in "abc"])
-    listed.keep(lambda ids: {*ids} - {"b"})
-    assert list(listed.read()) == ["a", "c"]
-    listed.keep(lambda ids: set())
-    assert not listed.path.exists()
 
 
 @pytest.mark.soak
