@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vlpipe.evaluate import results
+from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.bootstrap import Bootstrap
 from vlpipe.evaluate.contracts import Inputs, Rows, Task
 from vlpipe.evaluate.lineage import but_seeds
 from vlpipe.evaluate.results import LEDGER, Entry, Provenance
 from vlpipe.evaluate.saved import Saved, read_rows, write_rows
+from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import digest
 
 if TYPE_CHECKING:
@@ -46,10 +48,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Question:
-    """One evaluation: what decides it, where its rows lie, and its numbers.
-
-    `content` is the digest of what was encoded, by role.
-    """
+    """One evaluation: what decides it, where its rows lie, and its numbers."""
 
     run: Run
     task_name: str
@@ -57,25 +56,25 @@ class Question:
     split: str
     bootstrap: Bootstrap
     manifest: str  # digest
-    content: Mapping[str, str]
+    asked: Asked
 
     def answer(self, inputs: Inputs) -> Evaluation:
-        """The numbers, from the kept rows where they answer the same question."""
+        """The numbers, from the kept rows where they answer the same question; damaged ones are made again."""
         self.task.check(inputs)
         identity = self.identity(inputs)
         path = self.path(identity)
         ledger = self.run.folder.parent / LEDGER
-        kept = _kept(path, identity)
+        kept, told = _kept(path, identity)
         entries = _recorded(ledger, digest(identity)) if kept is not None else {}
         reused = kept is not None and set(self.task.metric().summarise(kept.rows)) == set(entries)
         if kept is None:
-            kept = Saved(self.task.metric().rows(inputs), identity, notes_of(inputs))
+            kept = Saved(self.task.metric().rows(inputs), identity, [*self.asked.notes(), *notes_of(inputs)])
             write_rows(path, kept, inputs.image_ids)
         rows = kept.rows
         if not reused:
             entries = self.entries(rows, digest(identity))
             results.append(ledger, entries.values())
-        notes = [*kept.notes, *self.task.notes({name: entry.value for name, entry in entries.items()})]
+        notes = [*told, *kept.notes, *self.task.notes({name: entry.value for name, entry in entries.items()})]
         return Evaluation(self.run.id, self.task_name, self.split, entries, rows, path, reused, notes, self.task)
 
     def identity(self, inputs: Inputs) -> dict[str, Any]:
@@ -90,7 +89,9 @@ class Question:
             "options": self.options,
             "bootstrap": asdict(self.bootstrap),
             "manifest": self.manifest,
-            "content": dict(self.content),
+            "split_rule": self.asked.joined.rule,
+            "content": self.asked.joined.content(),
+            "left_out": self.asked.left_out(),
             "ids": digest([list(inputs.image_ids), list(inputs.text_ids)]),
         }
 
@@ -101,10 +102,11 @@ class Question:
         return settings
 
     def path(self, identity: Mapping[str, Any]) -> Path:
-        """`rows-TASK-SPLIT.parquet`; another manifest or other options have a name of their own."""
+        """`rows-TASK-SPLIT.parquet`; another manifest, split rule or options have a name of their own."""
         plain = self.options == type(self.task).Config().model_dump(mode="json")
-        own = plain and self.manifest == self.run.manifest_digest
-        suffix = "" if own else "-" + digest([self.options, self.manifest])[:8]
+        rule = self.asked.joined.rule
+        own = plain and (self.manifest, rule) == (self.run.manifest_digest, self.run.split_rule)
+        suffix = "" if own else "-" + digest([self.options, self.manifest, rule])[:8]
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self.task_name}-{self.split}")
         return self.run.folder / f"rows-{name}{suffix}.parquet"
 
@@ -139,9 +141,10 @@ class Question:
             config=dict(self.run.config),
             sources=dict(self.run.sources),
             fingerprints=digest(self.run.fingerprints),
-            split_rule=self.run.split_rule,
+            split_rule=self.asked.joined.rule,
             manifest=self.manifest,
-            content=dict(self.content),
+            content=self.asked.joined.content(),
+            left_out=self.asked.left_out(),
             options=self.options,
             bootstrap=asdict(self.bootstrap),
         )
@@ -160,11 +163,15 @@ def notes_of(inputs: Inputs) -> list[str]:
     return notes
 
 
-def _kept(path: Path, identity: Mapping[str, Any]) -> Saved | None:
+def _kept(path: Path, identity: Mapping[str, Any]) -> tuple[Saved | None, list[str]]:
+    """Rows that answer the same question, and what to tell of a damaged file."""
     if not path.exists():
-        return None
-    saved = read_rows(path)
-    return saved if saved.identity == identity else None
+        return None, []
+    try:
+        saved = read_rows(path)
+    except VlpipeError:
+        return None, [f"'{path}' was damaged; its rows are computed again"]
+    return (saved if saved.identity == identity else None), []
 
 
 def _recorded(ledger: Path, evaluation: str) -> dict[str, Entry]:

@@ -29,7 +29,7 @@ FULL = click.option("--full", is_flag=True, help="Every number, not the main one
 @click.option("--task", default="retrieval", show_default=True, help="See `vlpipe list tasks`.")
 @click.option("--split", default="test", show_default=True, help="Which images, by the run's split rule; or all.")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the task, e.g. ks=[1,5]."
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the task, e.g. 'ks=[1,5]'."
 )
 @RUNS
 @click.option("--manifest", type=FOLDER, help="Another manifest than the run's own.")
@@ -169,6 +169,7 @@ def _as_json(evaluation: Evaluation) -> dict[str, Any]:
         "task": evaluation.task,
         "split": evaluation.split,
         "reused": evaluation.reused,
+        "left_out": next(iter(evaluation.entries.values())).provenance.left_out,
         "notes": evaluation.notes,
         "rows": str(evaluation.path),
         "metrics": {
@@ -191,10 +192,13 @@ def results(runs: Path, task: str | None, over_seeds: bool, as_markdown: bool, f
     Of each number the latest in RUNS/results.jsonl counts.
     """
     from vlpipe.evaluate import results as ledger
+    from vlpipe.evaluate.contracts import TASKS
     from vlpipe.evaluate.tables import markdown, print_table
 
     path = runs / ledger.LEDGER
     entries = [e for e in ledger.latest(ledger.read(path)) if task in (None, e.task)]
+    if task and not entries:
+        TASKS.load(task)  # raises for a name that is no task's
     if as_json:
         click.echo(json.dumps([entry.model_dump() for entry in entries], ensure_ascii=False))
         return

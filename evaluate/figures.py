@@ -80,6 +80,8 @@ def _recall_bars(axes: Axes, evaluations: Sequence[Evaluation], direction: str) 
     entries = evaluations[0].entries
     ks = sorted(int(m.removeprefix(start)) for m in entries if m.startswith(start) and m[-1].isdigit())
     width = 0.8 / len(evaluations)
+    few = len(evaluations) <= 3
+    look: Any = {"fontsize": 9} if few else {"fontsize": min(9, 60 * width), "rotation": 90}
     for place, evaluation in enumerate(evaluations):
         found = [evaluation.entries[f"{start}{k}"] for k in ks]
         values = np.array([100 * entry.value for entry in found])
@@ -91,11 +93,10 @@ def _recall_bars(axes: Axes, evaluations: Sequence[Evaluation], direction: str) 
         )
         errors = np.abs(ends.T - values)
         axes.errorbar(at, values, errors, fmt="none", ecolor="#333333", elinewidth=1, capsize=min(3, 12 * width))
-        if len(evaluations) <= 3:
-            for x, value, high in zip(at, values, ends[:, 1], strict=True):
-                axes.annotate(
-                    f"{value:.1f}", (x, high), (0, 3), textcoords="offset points", ha="center", fontsize=9
-                )
+        for x, value, high in zip(at, values, ends[:, 1], strict=True):
+            text = f"{value:.1f}"
+            if few or text == "0.0":  # no bar is no gap
+                axes.annotate(text, (x, high), (0, 3), textcoords="offset points", ha="center", **look)
     axes.set_xticks(np.arange(len(ks)), [f"Recall@{k}" for k in ks])
     axes.set_ylim(bottom=0)
 

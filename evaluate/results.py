@@ -35,9 +35,10 @@ class Provenance(BaseModel):
     config: dict[str, Any]
     sources: dict[str, str]  # by role, as they are written: SPEC#OUTPUT::RUN
     fingerprints: str  # digest
-    split_rule: str  # of the training
+    split_rule: str  # by which the split's images were chosen
     manifest: str  # digest
     content: dict[str, str]  # digest of what was encoded, by role
+    left_out: dict[str, int] = {}  # `images` and `texts` of the split that failed; {} in older ledgers
     options: dict[str, Any]
     bootstrap: dict[str, Any]
 
@@ -62,8 +63,9 @@ class Entry(BaseModel):
     @property
     def key(self) -> tuple[str, ...]:
         """Entries of one key replace each other, the last one counts."""
-        options = canonical_json(self.provenance.options)
-        return self.run, self.task, self.split, self.provenance.manifest, options, self.metric
+        made = self.provenance
+        options = canonical_json(made.options)
+        return self.run, self.task, self.split, made.split_rule, made.manifest, options, self.metric
 
 
 def append(ledger: Path, entries: Iterable[Entry]) -> None:
@@ -139,18 +141,22 @@ def intervals_of(entries: Iterable[Entry]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A table's line: the numbers of one evaluation by metric, or their spread over `n` seeds."""
+    """A table's line: the numbers of one evaluation by metric, or their spread over `n` seeds.
+
+    `made` is the provenance of one of them: all have the same split rule, manifest, content and options.
+    """
 
     name: str
     task: str
     split: str
     numbers: dict[str, Entry | Spread]
+    made: Provenance
 
 
 def by_run(entries: Sequence[Entry]) -> list[Line]:
-    """One line for each run, task, split, manifest and options; sorted, for `latest` entries."""
+    """One line for each run, task, split, split rule, manifest and options; sorted, for `latest` entries."""
     groups = _grouped(entries, lambda e: e.key[:-1])
-    return [Line(g[0].run, g[0].task, g[0].split, {e.metric: e for e in g}) for g in groups]
+    return [Line(g[0].run, g[0].task, g[0].split, {e.metric: e for e in g}, g[0].provenance) for g in groups]
 
 
 def over_seeds(entries: Sequence[Entry]) -> list[Line]:
@@ -163,7 +169,7 @@ def over_seeds(entries: Sequence[Entry]) -> list[Line]:
             m: spread([e.value for e in group if e.metric == m]) for m in metrics
         }
         name = group[0].run if len(runs) == 1 else f"{group[0].provenance.kind}, {len(runs)} seeds"
-        lines.append(Line(name, group[0].task, group[0].split, numbers))
+        lines.append(Line(name, group[0].task, group[0].split, numbers, group[0].provenance))
     return lines
 
 

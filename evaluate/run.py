@@ -8,6 +8,7 @@ from typing import Any
 
 from vlpipe.cache_store.layout import Side
 from vlpipe.evaluate.answers import Evaluation, Question
+from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.bootstrap import Bootstrap
 from vlpipe.evaluate.contracts import TASKS, Task
 from vlpipe.evaluate.scoring import inputs_of
@@ -41,17 +42,19 @@ def evaluate(
     """Evaluate one run on one split of its manifest ('all' for every image), or of another one's.
 
     Raises `UnknownNameError` for a run, task, split or option, `OneSidedError` for a run without images or
-    texts, `StaleError` where the cached features are not those that the run was made from, `VlpipeError` where
-    the rows cannot answer the task.
+    texts, `StaleError` where the cached features are not those that the run was made from, `NotCachedError` where
+    rows of the split were never encoded, `VlpipeError` where the rows cannot answer the task.
     """
     task = chosen_task(task_name, options or {})
     run = Run.open(runs, run_id)
     check_sides(run)
     joined = open_joined(run, manifest, cache)
     folder = manifest or run.manifest
-    asked_of = read_description(folder).digest
-    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), asked_of, joined.content())
-    return question.answer(inputs_of(run.head().double(), joined, _known(joined, split), task, folder))
+    asked = Asked.of(joined, _known(joined, split), task.roles, folder)
+    asked.check_encoded()
+    digest = read_description(folder).digest
+    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), digest, asked)
+    return question.answer(inputs_of(run.head().double(), asked, task, folder))
 
 
 def chosen_task(name: str, options: Mapping[str, Any]) -> Task:

@@ -49,7 +49,8 @@ def read_rows(path: Path) -> Saved:
     Raises `VlpipeError` for a file that is not such a table.
     """
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:  # a dataset's threads may outlive the interpreter, which aborts then
+            table = file.read(use_threads=False)
         said = table.schema.metadata or {}
         identity, notes = json.loads(said[KEY]), json.loads(said.get(NOTES, b"[]"))
         position: dict[str, int] = {}

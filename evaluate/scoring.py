@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from vlpipe.cache_store.layout import Side
+from vlpipe.evaluate.asked import Asked, columns_at
 from vlpipe.evaluate.contracts import Inputs, IntArray, Task
 from vlpipe.foundation.progress import progress
 from vlpipe.heads.contracts import Batch, Head, Mapped, Tempered
 from vlpipe.heads.data import Joined
-from vlpipe.heads.splits import COLUMN, canonical
-from vlpipe.manifests.manifest import Manifest
 
 BATCH_ROWS = 1024
 
@@ -88,15 +84,14 @@ class Scorer:
             return torch.cat([of(picked(self.images.batch, i), picked(self.texts.batch, t)) for i, t in chunks])
 
 
-def inputs_of(head: Head, joined: Joined, split: str | None, task: Task, manifest: Path) -> Inputs:
-    """The images of a split whose image roles are usable, their texts of the task's roles, and the texts of these
-    roles and this split, or of none, that belong to no image; nothing is encoded yet.
+def inputs_of(head: Head, asked: Asked, task: Task, manifest: Path) -> Inputs:
+    """The images and texts that are asked about and can be scored; nothing is encoded yet.
 
     The head must be in float64 (`head.double()`). Raises `UnknownNameError` for a column that the manifest does
     not have.
     """
-    images = joined.evaluable(split)
-    texts = _of_split(split, joined.texts_of(images, task.roles, without_image=True), joined, manifest)
+    joined = asked.joined
+    images, texts = asked.usable()
     local = np.full(len(joined.image_ids) + 1, -1, dtype=np.int64)  # the last entry is position -1: no image
     local[images] = np.arange(len(images))
     scorer = Scorer(head, joined, images, texts)
@@ -113,26 +108,6 @@ def inputs_of(head: Head, joined: Joined, split: str | None, task: Task, manifes
         maps=scorer.maps,
         zeros=scorer.zeros,
     )
-
-
-def _of_split(split: str | None, texts: IntArray, joined: Joined, manifest: Path) -> IntArray:
-    """Without the texts that belong to no image and to another split; a random rule splits images alone."""
-    alone = joined.text_image[texts] < 0
-    if split is None or joined.rule != COLUMN or not alone.any():
-        return texts
-    own = columns_at(manifest, "text", ("split",), texts[alone])["split"]
-    kept = ~alone
-    kept[alone] = [name is None or canonical(name) == canonical(split) for name in own]
-    return texts[kept]
-
-
-def columns_at(manifest: Path, side: Side, names: Sequence[str], positions: IntArray) -> dict[str, list[Any]]:
-    """Columns of some rows of a manifest's table; "attributes" is a dict a row. Nothing is opened for no names."""
-    if not names:
-        return {}
-    table = Manifest.open(manifest).table(side, names).take(pa.array(positions))
-    found: dict[str, list[Any]] = {name: table[name].to_pylist() for name in names}
-    return {name: [dict(v or ()) for v in rows] if name == "attributes" else rows for name, rows in found.items()}
 
 
 def _encoded(

@@ -8,11 +8,13 @@ from rich.table import Table
 
 from vlpipe.evaluate.bootstrap import Spread
 from vlpipe.evaluate.contracts import TASKS, Task
-from vlpipe.evaluate.results import Entry, Line, intervals_of
+from vlpipe.evaluate.results import Entry, Line, Provenance, intervals_of
 from vlpipe.foundation import console
 from vlpipe.foundation.errors import UnknownNameError, UsageError
+from vlpipe.foundation.files import canonical_json
 
 Number = Entry | Spread
+LEFT_OUT = "left out"
 SIDE_BY_SIDE = 3  # runs that fit a terminal of 80 to 100 characters
 
 
@@ -73,6 +75,32 @@ def caption(lines: Sequence[Line]) -> str:
     return text[:1].upper() + text[1:] + "." if text else ""
 
 
+def marks(lines: Sequence[Line]) -> list[dict[str, str]]:
+    """By line, by title: the options, split rules and manifests in which lines differ, and rows left out."""
+    told = [_told(line.made) for line in lines]
+    values: dict[str, set[str]] = {}
+    for one in told:
+        for title, value in one.items():
+            values.setdefault(title, set()).add(value)
+    titles = [title for title, found in values.items() if len(found) > 1 or title == LEFT_OUT]
+    return [{title: one.get(title, "") for title in titles} for one in told]
+
+
+def _told(made: Provenance) -> dict[str, str]:
+    told = {name: canonical_json(value) for name, value in made.options.items()}
+    told |= {"split rule": made.split_rule, "manifest": made.manifest[:12]}
+    left = [f"{number} {what}" for what, number in made.left_out.items() if number]
+    return told | ({LEFT_OUT: ", ".join(left)} if left else {})
+
+
+def _evaluated(lines: Sequence[Line]) -> list[str]:
+    """By line: task and split, and under them what tells it from the others."""
+    return [
+        "\n".join([line.task, line.split, *(f"{title}: {value}" for title, value in own.items() if value)])
+        for line, own in zip(lines, marks(lines), strict=True)
+    ]
+
+
 def print_table(lines: Sequence[Line], every: bool = False) -> None:
     """The table on stdout: a few runs side by side, of many a line each."""
     titles = columns_of(lines, every)
@@ -84,8 +112,8 @@ def print_table(lines: Sequence[Line], every: bool = False) -> None:
 
 def _side_by_side(table: Table, lines: Sequence[Line], titles: Mapping[str, str]) -> None:
     table.add_column("")
-    for line in lines:
-        table.add_column(f"{line.name}\n{line.task}, {line.split}", justify="right")
+    for line, evaluated in zip(lines, _evaluated(lines), strict=True):
+        table.add_column(f"{line.name}\n{evaluated}", justify="right")
     for metric, title in titles.items():
         table.add_row(title, *(_in_line(*shown(metric, line.numbers.get(metric))) for line in lines))
 
@@ -96,19 +124,20 @@ def _line_by_line(table: Table, lines: Sequence[Line], titles: Mapping[str, str]
     table.add_column("task, split")
     for title in titles.values():
         table.add_column(title, justify="right")
-    for line in lines:
+    for line, evaluated in zip(lines, _evaluated(lines), strict=True):
         cells = ["\n[dim]".join(filter(None, shown(m, line.numbers.get(m)))) for m in titles]
-        table.add_row(line.name, f"{line.task}\n{line.split}", *cells)
+        table.add_row(line.name, evaluated, *cells)
 
 
 def markdown(lines: Sequence[Line], every: bool = False) -> str:
     """The same table in Markdown."""
-    titles = columns_of(lines, every)
-    head = ["run", "task", "split", *titles.values()]
-    text = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * len(titles)) + " |"]
-    for line in lines:
+    titles, beside = columns_of(lines, every), marks(lines)
+    head = ["run", "task", "split", *(beside[0] if beside else ())]
+    rule = ["---"] * len(head) + ["---:"] * len(titles)
+    text = ["| " + " | ".join(row) + " |" for row in ([*head, *titles.values()], rule)]
+    for line, own in zip(lines, beside, strict=True):
         cells = [_in_line(*shown(m, line.numbers.get(m))) for m in titles]
-        text.append("| " + " | ".join([line.name, line.task, line.split, *cells]) + " |")
+        text.append("| " + " | ".join([line.name, line.task, line.split, *own.values(), *cells]) + " |")
     return "\n".join([*text, "", caption(lines)]).rstrip()
 
 

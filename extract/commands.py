@@ -31,7 +31,10 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 )
 @click.option("--output", "outputs", multiple=True, help="An output such as tokens or layer_-1.mean; may repeat.")
 @click.option("--dtype", default="float16", show_default=True, type=click.Choice(["float16", "float32"]))
-@click.option("--cache", default=Path("cache"), show_default=True, type=FOLDER, envvar="VLPIPE_CACHE")
+@click.option(
+    "--cache", default=Path("cache"), show_default=True, type=FOLDER, envvar="VLPIPE_CACHE",
+    help="Folder of the stores.",
+)  # fmt: skip
 @click.option("--as", "name", help="Name of the store; default: the encoder's spec.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1))
 @click.option("--workers", type=click.IntRange(min=1), help="Threads that read pictures; default: one a core.")
@@ -53,19 +56,21 @@ def extract(encoders: tuple[str, ...], **options: Any) -> None:
     """Encode a manifest's images and texts with frozen models; what is in the cache already stays as it is."""
     from vlpipe.extract.run import extract as encode
 
+    if options["name"] == "":
+        raise UsageError("--as '': expected a name for the store")
     if options["name"] and len(encoders) > 1:
         raise UsageError(f"--as '{options['name']}' names one store, but {len(encoders)} encoders are given")
     _pin_threads(options["threads"])
-    failed: TooManyFailuresError | None = None
+    failed: list[str] = []
     for job in _jobs(encoders, options):
         summary = encode(job)
         click.echo(_json(summary) if options["as_json"] else _line(summary))
         try:
             summary.check(options["max_failures"])
         except TooManyFailuresError as error:  # the other stores are made all the same
-            failed = failed or error
+            failed.append(str(error))
     if failed:
-        raise failed
+        raise TooManyFailuresError("; ".join(failed))
 
 
 def _pin_threads(threads: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,23 @@ from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.heads.contracts import Resumable
 
 Scalars = dict[str, float]
-HEAD, TRAINING, EPOCH, STOPPED = "head/", "training/", "epoch", "stopped"
+HEAD, TRAINING, SCALARS, EPOCH, STOPPED = "head/", "training/", "scalars/", "epoch", "stopped"
+DIGEST = "digest"  # of all other tensors of a checkpoint
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """One safetensors file, whole or not at all."""
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomic(path, safetensors.torch.save(plain))
+    write_atomic(path, _serialised(tensors))
+
+
+def _serialised(tensors: dict[str, Tensor]) -> bytes:
+    """The same bytes for the same tensors, whatever their order."""
+    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def _digest(tensors: dict[str, Tensor]) -> Tensor:
+    """SHA-256 of names, dtypes, shapes and values, uint8 (32,)."""
+    return torch.tensor(list(hashlib.sha256(_serialised(tensors)).digest()), dtype=torch.uint8)
 
 
 def load_tensors(path: Path, remedy: str) -> dict[str, Tensor]:
@@ -45,7 +56,10 @@ def load_weights(head: Any, weights: dict[str, Tensor], path: Path, remedy: str)
 
 
 class Checkpoint:
-    """The state after each epoch in one atomic file of a run's folder, and the log beside it."""
+    """The state after each epoch in one atomic file of a run's folder, and the log beside it.
+
+    The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "checkpoint.safetensors"
@@ -58,33 +72,51 @@ class Checkpoint:
         state = head.training_state() if isinstance(head, Resumable) else {}
         tensors = {HEAD + name: tensor for name, tensor in head.state_dict().items()}
         tensors |= {TRAINING + name: tensor for name, tensor in state.items()}
-        save_tensors(self.path, tensors | {EPOCH: torch.tensor(epoch), STOPPED: torch.tensor(stopped)})
+        tensors |= {SCALARS + name: torch.tensor(value, dtype=torch.float64) for name, value in scalars.items()}
+        tensors |= {EPOCH: torch.tensor(epoch), STOPPED: torch.tensor(stopped)}
+        save_tensors(self.path, tensors | {DIGEST: _digest(tensors)})
 
     def load(self, head: Any) -> tuple[int, Scalars, bool]:
         """Finished epochs, the last one's scalars, and whether the head stopped; cuts the log back to them.
 
-        At the start that is 0, none and False.
+        At the start that is 0, none and False. Raises `VlpipeError` for a damaged file.
         """
         if not self.path.exists():
             self._cut_log(0)
             return 0, {}, False
         tensors = load_tensors(self.path, self.remedy)
-        epoch = int(tensors.get(EPOCH, torch.tensor(0)))
-        weights = {name.removeprefix(HEAD): t for name, t in tensors.items() if name.startswith(HEAD)}
-        load_weights(head, weights, self.path, self.remedy)
+        kept = tensors.pop(DIGEST, None)
+        if kept is None or not torch.equal(kept, _digest(tensors)):
+            raise VlpipeError(f"'{self.path}' is damaged (its digest is another); {self.remedy}")
+        load_weights(head, _under(HEAD, tensors), self.path, self.remedy)
         if isinstance(head, Resumable):
-            state = {name.removeprefix(TRAINING): t for name, t in tensors.items() if name.startswith(TRAINING)}
-            head.load_training_state(state)
-        return epoch, self._cut_log(epoch), bool(tensors.get(STOPPED, False))
+            head.load_training_state(_under(TRAINING, tensors))
+        epoch = int(tensors[EPOCH])
+        self._cut_log(epoch)
+        scalars = {name: float(value) for name, value in _under(SCALARS, tensors).items()}
+        return epoch, scalars, bool(tensors[STOPPED])
 
     def discard(self) -> None:
         """The run is finished; only its weights stay."""
         self.path.unlink(missing_ok=True)
 
-    def _cut_log(self, epoch: int) -> Scalars:
-        """Drop lines of epochs that are done again (the process died between log and checkpoint)."""
-        text = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    def _cut_log(self, epoch: int) -> None:
+        """Drop lines of epochs that are done again (a death between log and checkpoint), and torn ones."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        lines = [line for line in map(_parsed, text.splitlines()) if line is not None]
         kept = [line for line in lines if line["epoch"] <= epoch]
         write_atomic(self.log, "".join(json.dumps(line) + "\n" for line in kept).encode("utf-8"))
-        return {name: value for name, value in kept[-1].items() if name != "epoch"} if kept else {}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """One line of a log; None when it is none."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("epoch"), int) else None

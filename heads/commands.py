@@ -18,8 +18,22 @@ if TYPE_CHECKING:
 @click.option("--manifest", type=click.Path(path_type=Path), required=True, help="Folder of the manifest.")
 @click.option("--encoder", help="Features of every role without --source: SPEC or SPEC#OUTPUT.")
 @click.option("--source", "sources", multiple=True, help="role=SPEC#OUTPUT[::RUN...]; may be repeated.")
-@click.option("--cache", type=click.Path(path_type=Path), default=Path("cache"), envvar="VLPIPE_CACHE")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="VLPIPE_RUNS")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    default=Path("cache"),
+    envvar="VLPIPE_CACHE",
+    show_default=True,
+    help="Folder of the features.",
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    envvar="VLPIPE_RUNS",
+    show_default=True,
+    help="Folder of runs.",
+)
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
 @click.option("--set", "sets", multiple=True, help="key=value, by TOML's grammar; may be repeated.")
 @click.option("--sweep", "sweeps", multiple=True, help="key=value,value; every combination is trained.")
@@ -61,7 +75,10 @@ def _pin_threads(threads: int | None) -> None:
 
 
 def _settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Settings of all runs, and the lists of those that vary."""
+    """Settings of all runs, and the lists of those that vary.
+
+    A --set wins over the file's list; raises `UsageError` where the command line says two things of one setting.
+    """
     from vlpipe.foundation.config import parse_sets, read_toml
     from vlpipe.heads.sweep import parse_seeds, parse_sweep
 
@@ -69,10 +86,18 @@ def _settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[A
     lists = layer.pop("sweep", {})
     if not isinstance(lists, dict):
         raise UsageError(f"sweep = {lists!r}: expected a [sweep] table of lists")
-    lists = {**lists, **dict(parse_sweep(text) for text in options["sweeps"])}
-    if options["seeds"]:
-        lists["seed"] = parse_seeds(options["seeds"])
-    return {**layer, **parse_sets(options["sets"])}, lists
+    sets = parse_sets(options["sets"])
+    swept = [parse_sweep(text) for text in options["sweeps"]]
+    if options["seeds"] is not None:
+        swept.append(("seed", parse_seeds(options["seeds"])))
+    given = [*sets, *(key for key, _ in swept)]
+    twice = sorted({key for key in given if given.count(key) > 1})
+    if twice:
+        raise UsageError(
+            f"'{twice[0]}' is given more than once by --set, --sweep and --seeds; expected one of them"
+        )
+    lists = {key: values for key, values in lists.items() if key not in sets}
+    return {**layer, **sets}, lists | dict(swept)
 
 
 def _line(member: Member) -> str:
@@ -130,7 +155,7 @@ def _table(done: list[Member]) -> None:
     from vlpipe.foundation.console import print_table
 
     finished = [member.outcome.run.scalars for member in done if member.outcome]
-    scalars = list(dict.fromkeys(name for found in finished for name in found))
+    scalars = list(dict.fromkeys(name for found in finished for name in found if name not in done[0].varied))
     table = Table("run", *done[0].varied, *scalars)
     for member in done:
         found = member.outcome.run.scalars if member.outcome else {}

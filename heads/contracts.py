@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vlpipe.foundation.config import Config
+from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.shelf import Shelf
 
 SHELF = Shelf("vlpipe.heads.kinds", "head")
 RunId = str
+NEEDED = ("Config", "roles", "code", "update", "finish")  # a head of one side may lack what scores
 
 
 class HeadConfig(Config):
@@ -82,8 +84,14 @@ class Shapes:
     constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def width(self, role: str) -> int:
-        """Length of a role's row vector."""
-        return self.rows[role][-1]
+        """Length of a role's row vector; raises `VlpipeError` where a row is no vector (patches, tokens)."""
+        shape = self.rows[role]
+        if len(shape) != 1:
+            raise VlpipeError(
+                f"role '{role}' has rows of shape {shape}; this head reads one vector a row, shape (width,): "
+                f"name a pooled output for it (--source {role}=SPEC#OUTPUT)"
+            )
+        return shape[0]
 
 
 class Head(Protocol):
@@ -95,7 +103,7 @@ class Head(Protocol):
     heads that stand on this one's run. Neither depends on a row's batch mates.
     """
 
-    Config: ClassVar[type[Config]]
+    Config: ClassVar[type[HeadConfig]]
     roles: ClassVar[Mapping[str, Role]]
     code: ClassVar[int]  # version: raised when the same config would give other weights
 
@@ -124,6 +132,24 @@ class Head(Protocol):
     def score_pairs(self, images: Batch, texts: Batch) -> Tensor:
         """(rows,): similarity of row i's image with row i's text."""
         ...
+
+
+def load_head(kind: str) -> type[Head]:
+    """A head's class, by its name on the shelf or as `importable.module:Class`.
+
+    Raises what `Shelf.load` raises, and `UsageError` that names what a class lacks to be a head.
+    """
+    found = SHELF.load(kind)
+    lacking = [name for name in NEEDED if not hasattr(found, name)]
+    if not lacking and not (isinstance(found.Config, type) and issubclass(found.Config, HeadConfig)):
+        lacking = ["a Config derived from HeadConfig"]
+    if not issubclass(found, nn.Module):
+        lacking.append("the base class torch.nn.Module")
+    if lacking:
+        raise UsageError(
+            f"'{kind}' is not a head: it lacks {', '.join(lacking)}; expected what vlpipe.heads.contracts.Head has"
+        )
+    return cast("type[Head]", found)
 
 
 def roles_of(head: type[Head], config: HeadConfig) -> Mapping[str, Role]:

@@ -7,16 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from vlpipe.foundation.config import read_toml, resolve
 from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
 from vlpipe.foundation.files import file_digest
 from vlpipe.heads.checkpoint import load_tensors, load_weights
-from vlpipe.heads.contracts import SHELF, Head, HeadConfig, Role, Shapes, roles_of
+from vlpipe.heads.contracts import Head, HeadConfig, Role, Shapes, load_head, roles_of
 
 CONFIG, WEIGHTS, STATUS = "config.toml", "head.safetensors", "status.json"
 FINISHED, TRAINING = "finished", "training"
+RECORD: dict[str, type] = {  # what config.toml must hold
+    "kind": str,
+    "code": int,
+    "manifest": str,
+    "manifest_digest": str,
+    "cache": str,
+    "split_rule": str,
+    "config": dict,
+    "sources": dict,
+    "shapes": dict,
+    "provenance": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -50,9 +62,17 @@ class Run:
             status = {"state": TRAINING}
         except ValueError:
             status = None
-        if not isinstance(status, dict):
+        if not isinstance(status, dict) or not all(
+            isinstance(status.get(n, {}), dict) for n in ("scalars", "rows")
+        ):
             raise VlpipeError(f"'{path}' is damaged; delete '{folder}' and train again")
-        return cls(folder, read_toml(folder / CONFIG), status)
+        record = read_toml(folder / CONFIG)
+        lacking = [name for name, kind in RECORD.items() if not isinstance(record.get(name), kind)]
+        if lacking:
+            raise VlpipeError(
+                f"'{folder / CONFIG}' is damaged (no {', '.join(lacking)}); delete '{folder}' and train again"
+            )
+        return cls(folder, record, status)
 
     @classmethod
     def list(cls, runs: Path, tell: Callable[[VlpipeError], None] | None = None) -> list[Run]:
@@ -88,12 +108,12 @@ class Run:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """What the last epoch logged, and what the head reports of itself."""
+        """What the last epoch logged, but for the learning rate, and what the head reports of itself."""
         return dict(self.status.get("scalars", {}))
 
     @property
     def manifest(self) -> Path:
-        """The manifest's folder as it was given."""
+        """The manifest's folder, absolute, where it was at training."""
         return Path(self.record["manifest"])
 
     @property
@@ -103,7 +123,7 @@ class Run:
 
     @property
     def cache(self) -> Path:
-        """The cache's folder as it was given."""
+        """The cache's folder, absolute, where it was at training."""
         return Path(self.record["cache"])
 
     @property
@@ -129,7 +149,7 @@ class Run:
     @cached_property
     def head_class(self) -> type[Head]:
         """The class; raises `StaleError` when its code has changed since, in a way that changes weights."""
-        found = cast("type[Head]", SHELF.load(self.kind))
+        found = load_head(self.kind)
         if found.code != self.record["code"]:
             raise StaleError(
                 f"run '{self.id}' was trained by version {self.record['code']} of head '{self.kind}', this is "
@@ -140,7 +160,7 @@ class Run:
     @cached_property
     def settings(self) -> HeadConfig:
         """The settings as the head's own model."""
-        return cast(HeadConfig, resolve(self.head_class.Config, self.config))
+        return resolve(self.head_class.Config, self.config)
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -152,11 +172,16 @@ class Run:
         rows = {role: tuple(shape) for role, shape in self.record["shapes"].items()}
         return Shapes(rows, self.record.get("constants", {}))
 
+    def has_its_weights(self) -> bool:
+        """Whether the weights' file is the one that training wrote."""
+        path = self.folder / WEIGHTS
+        return path.is_file() and file_digest(path) == self.status.get("weights")
+
     def head(self) -> Any:
         """The trained head (also an `nn.Module`) in evaluation mode; raises `VlpipeError` for damaged weights."""
         path, remedy = self.folder / WEIGHTS, f"delete '{self.folder}' and train again"
         weights = load_tensors(path, remedy)
-        if file_digest(path) != self.status.get("weights"):
+        if not self.has_its_weights():
             raise VlpipeError(f"'{path}' is damaged (not the file that training wrote); {remedy}")
         head: Any = self.head_class(self.settings, self.shapes())
         load_weights(head, weights, path, remedy)

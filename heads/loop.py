@@ -23,12 +23,9 @@ def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint)
     """Train from the last finished epoch on, and finish; the last epoch's mean scalars and the head's report.
 
     A resumed run equals an uninterrupted one to the bit: orders, draws and torch's own random numbers follow
-    from the seed and the epoch. Raises `VlpipeError` when no image is there to learn from.
+    from the seed and the epoch. The learning rate is logged, but is no result.
     """
-    images = joined.images("train")
-    if config.epochs and not len(images):
-        raise VlpipeError(_nothing_to_train(joined))
-    steps = -(-len(images) // config.batch_size) * config.epochs
+    steps = -(-len(joined.images("train")) // config.batch_size) * config.epochs
     if isinstance(head, Scheduled):
         head.configure(steps)
     done, scalars, stopped = checkpoint.load(head)
@@ -40,7 +37,30 @@ def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint)
                 stopped = _stops(head, joined, done)
             checkpoint.save(head, done, scalars, stopped=stopped)
     _finish(head, joined, config)
-    return scalars | (head.report() if isinstance(head, Reported) else {})
+    results = {name: value for name, value in scalars.items() if name != "lr"}
+    return results | (head.report() if isinstance(head, Reported) else {})
+
+
+def check_images(joined: Joined, config: HeadConfig) -> None:
+    """Raise `VlpipeError` when no image can be used at all, or none is there to learn from."""
+    usable, training = len(joined.images(None)), len(joined.images("train"))
+    if usable and (training or not config.epochs):
+        return
+    counts = joined.counts()
+    if not usable:
+        roles = [
+            f"{name}: {n['usable']} usable, {n['failed']} failed, {n['absent']} absent"
+            for name, n in counts["roles"].items()
+        ]
+        raise VlpipeError(
+            f"none of {counts['images_left_out']} images has features for every role ({'; '.join(roles)}); make "
+            "them with `vlpipe extract`, failed ones with its --retry-failed"
+        )
+    splits = ", ".join(f"{number} in '{name}'" for name, number in counts["images"].items())
+    raise VlpipeError(
+        f"no images to train on: usable images are {splits}; expected some in 'train'. Give another split rule "
+        "(--split-rule random:0.7/0.15/0.15@0), or see which rows are missing with `vlpipe cache show`"
+    )
 
 
 @contextmanager
@@ -86,12 +106,3 @@ def _finish(head: Any, joined: Joined, config: HeadConfig) -> None:
         for positions in batches(joined.images("val"), config.batch_size):
             head.validate(joined.training_batch(positions, config.seed, config.epochs))
     head.finish()
-
-
-def _nothing_to_train(joined: Joined) -> str:
-    counts = joined.counts()
-    splits = ", ".join(f"{number} in '{name}'" for name, number in counts["images"].items()) or "none at all"
-    return (
-        f"no images to train on: usable images are {splits}; expected some in 'train'. Give another split rule "
-        "(--split-rule random:0.7/0.15/0.15@0), or see which rows are missing with `vlpipe cache show`"
-    )

@@ -22,15 +22,13 @@ from vlpipe.manifests.manifest import Manifest
 class Opener:
     """A manifest, its cache and the runs that rows may pass through; what is opened stays open and is shared.
 
-    A run that was trained on these rows must have seen the same pictures and texts, unless `elsewhere`: then the
-    manifest was named to try runs on other ones.
+    A run that was trained on this manifest must have seen the same pictures and texts.
     """
 
-    def __init__(self, manifest: Path, cache: Path, runs: Path, *, elsewhere: bool = False) -> None:
+    def __init__(self, manifest: Path, cache: Path, runs: Path) -> None:
         self.manifest = Manifest.open(manifest)
         self.cache = cache
         self.runs = runs
-        self.elsewhere = elsewhere
         self._features: dict[tuple[str, Side], FeatureSet] = {}
         self._rows: dict[tuple[Source, Side], CachedRows] = {}
 
@@ -66,6 +64,5 @@ class Opener:
         names = roles_on(run.roles, side)
         if not names:
             raise UsageError(f"run '{run_id}' reads no {side}s; take it out of the {side} source")
-        same = not self.elsewhere and run.manifest_digest == self.manifest.digest
-        check_rows(run, names[0], rows, content=same)
+        check_rows(run, names[0], rows, content=run.manifest_digest == self.manifest.digest)
         return Upstream(run)

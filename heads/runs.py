@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlpipe.foundation.errors import StaleError
+from vlpipe.foundation.errors import StaleError, VlpipeError
 from vlpipe.heads.data import Joined
 from vlpipe.heads.folder import Run
 from vlpipe.heads.opening import Opener
@@ -18,21 +18,34 @@ __all__ = ["Run", "open_joined"]
 def open_joined(
     run: Run, manifest: Path | None = None, cache: Path | None = None, rule: str | None = None
 ) -> Joined:
-    """The rows that a run reads, on its own manifest or on another one.
+    """The rows that a run reads, on its own manifest (wherever it lies now) or on another one.
 
-    Raises `StaleError` when its own manifest, the pictures and texts that were encoded of it, or how they were
-    encoded is no longer what it was trained on, `NotCachedError` with the command that makes missing features.
+    On its own the run's split rule holds unless another is given, on another one the split column. Raises
+    `StaleError` when its own manifest, the pictures and texts that were encoded of it, or how they were encoded is
+    no longer what it was trained on, `NotCachedError` with the command that makes missing features, `VlpipeError`
+    when the folders that it was trained from are gone and no others are named.
     """
     opener = Opener(
-        manifest or run.manifest, cache or run.cache, run.folder.parent, elsewhere=manifest is not None
+        manifest or _still_there(run, "manifest", run.manifest),
+        cache or _still_there(run, "cache", run.cache),
+        run.folder.parent,
     )
-    if manifest is None and opener.manifest.digest != run.manifest_digest:
+    own = opener.manifest.digest == run.manifest_digest
+    if manifest is None and not own:
         raise StaleError(
             f"manifest '{run.manifest}' has other rows ({opener.manifest.digest[:12]}) than run '{run.id}' was "
             f"trained on ({run.manifest_digest[:12]}); train again, or name a manifest to evaluate on"
         )
     sources = {role: parse_source(source) for role, source in run.sources.items()}
-    joined = opener.joined(run.roles, sources, rule or (run.split_rule if manifest is None else COLUMN))
+    joined = opener.joined(run.roles, sources, rule or (run.split_rule if own else COLUMN))
     for role, rows in joined.sources.items():
-        check_rows(run, role, rows, content=manifest is None)
+        check_rows(run, role, rows, content=own)
     return joined
+
+
+def _still_there(run: Run, what: str, folder: Path) -> Path:
+    if not folder.is_dir():
+        raise VlpipeError(
+            f"run '{run.id}' was trained on {what} '{folder}', which is gone; say where it is now: --{what} DIR"
+        )
+    return folder

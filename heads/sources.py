@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from vlpipe.cache_store.errors import NotCachedError, StaleCacheError
-from vlpipe.cache_store.group import output_names
-from vlpipe.cache_store.layout import Side, Status, store_path
+from vlpipe.cache_store.group import Group, output_names
+from vlpipe.cache_store.layout import Side, Status, slug, store_path
 from vlpipe.cache_store.reader import FeatureSet, open_features
-from vlpipe.foundation.errors import UnknownNameError, UsageError
+from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 from vlpipe.heads.contracts import Role, Source, roles_on
 from vlpipe.heads.tables import BoolArray, IntArray
 from vlpipe.manifests.manifest import Manifest
@@ -124,8 +125,8 @@ class CachedRows:
 def open_output(cache: Path, manifest: Manifest, output: str, side: Side, ids: Sequence[str]) -> FeatureSet:
     """The features of `SPEC#OUTPUT`, or of `SPEC` when its store has one output: row by row those of the ids.
 
-    Raises `NotCachedError` with the command that makes them, `UsageError` where the output must be named,
-    `StaleCacheError` for a store of another manifest's rows.
+    Raises `NotCachedError` with what is there and the command that makes them, `UsageError` where the output must
+    be named, `StaleCacheError` for a store of another manifest's rows.
     """
     spec, _, name = output.partition("#")
     path = store_path(cache, manifest.digest, spec, side)
@@ -133,10 +134,9 @@ def open_output(cache: Path, manifest: Manifest, output: str, side: Side, ids: S
     if not name and len(known) > 1:
         raise UsageError(f"'{spec}' has {len(known)} outputs for the {side}s: name one, {_choices(spec, known)}")
     if not known or (name and name not in known):
-        there = f"its outputs there are {', '.join(known)}; " if known else ""
         raise NotCachedError(
-            f"no features '{output}' for the {side}s of manifest '{manifest.name}' in cache '{cache}'; {there}"
-            f"make them with: {extract_command(cache, manifest, spec, name, side)}"
+            f"no features '{output}' for the {side}s of manifest '{manifest.name}' in cache '{cache}'; "
+            f"{_instead(path, spec, name, known, side)}: {extract_command(cache, manifest, spec, name, side)}"
         )
     features = open_features(path, name or known[0])
     if features.manifest != manifest.digest or features.ids != list(ids):
@@ -150,6 +150,32 @@ def open_output(cache: Path, manifest: Manifest, output: str, side: Side, ids: S
 
 def _choices(spec: str, known: Sequence[str]) -> str:
     return " or ".join(f"{spec}#{name}" for name in known)
+
+
+def _instead(store: Path, spec: str, name: str, known: Sequence[str], side: Side) -> str:
+    """What is in the cache and may have been meant, up to the words before the command that makes the rest."""
+    make = f"if the encoder has an output '{name}' for {side}s, make it with" if name else "make them with"
+    if known:
+        near = get_close_matches(name, known, n=1)
+        meant = f"did you mean '{spec}#{near[0]}'? " if near else ""
+        one = f"(for one role: --source ROLE={spec}#{known[0]})"
+        return f"{meant}its outputs for {side}s are {', '.join(known)} {one}; {make}"
+    if any(store.parent.glob(f"{slug(spec)}.*.zarr")):  # the other side's: the encoder is no slip of the pen
+        return make
+    ending = f".{side}.zarr"
+    stores = {path.name.removesuffix(ending): path for path in store.parent.glob(f"[!.]*{ending}")}
+    near = get_close_matches(slug(spec), stores, n=1)
+    meant = f"did you mean '{_spoken(stores[near[0]], near[0])}', which is there? Else " if near else ""
+    return meant + make
+
+
+def _spoken(store: Path, name: str) -> str:
+    """A store's encoder where that names it, else its own name."""
+    try:
+        encoder = Group.open(store).encoder
+    except VlpipeError:
+        return name
+    return encoder if slug(encoder) == name else name
 
 
 def extract_command(cache: Path, manifest: Manifest, spec: str, output: str, side: Side) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vlpipe.foundation.config import parse_value, resolve
 from vlpipe.foundation.errors import UsageError, VlpipeError
-from vlpipe.heads.contracts import SHELF, HeadConfig, Source, roles_of
+from vlpipe.heads.contracts import HeadConfig, Source, load_head, roles_of
 from vlpipe.heads.opening import Opener
 from vlpipe.heads.sources import parse_source, parse_sources, spread_sources
 from vlpipe.heads.training import Outcome, Plan, train_run
@@ -58,14 +58,15 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def members(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of the lists' values, the last key fastest; one empty one for no lists.
+    """Every combination of the lists' values, the last key fastest, none twice; one empty one for no lists.
 
     Raises `UsageError` for what is not a list or has no values.
     """
     for key, values in lists.items():
         if not isinstance(values, list) or not values:
             raise UsageError(f"sweep over '{key}' = {values!r}: expected a list with one value or more")
-    for values in product(*lists.values()):
+    once = [[v for n, v in enumerate(values) if v not in values[:n]] for values in lists.values()]
+    for values in product(*once):
         yield dict(zip(lists, values, strict=True))
 
 
@@ -77,7 +78,7 @@ def run_sweep(
     Settings are checked for all members before the first one trains: a name or value that is wrong is no
     failure of one member, and raises.
     """
-    head = SHELF.load(request.kind)
+    head = load_head(request.kind)
     varied = list(members(lists))
     configs = [resolve(head.Config, settings, values) for values in varied]
     for values, config in zip(varied, configs, strict=True):
@@ -98,7 +99,7 @@ def _member(request: Request, values: Mapping[str, Any], config: HeadConfig) -> 
 
 def plan(request: Request, config: HeadConfig) -> Plan:
     """One run's plan; raises what opening its features raises."""
-    head = SHELF.load(request.kind)
+    head = load_head(request.kind)
     roles = roles_of(head, config)
     sources = request_sources(request, roles)
     joined = request.opener.joined(roles, sources, request.split_rule)

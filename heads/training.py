@@ -20,7 +20,7 @@ from vlpipe.heads.checkpoint import Checkpoint, save_tensors
 from vlpipe.heads.contracts import Head, HeadConfig, Source
 from vlpipe.heads.data import Joined
 from vlpipe.heads.folder import CONFIG, FINISHED, STATUS, TRAINING, WEIGHTS, Run
-from vlpipe.heads.loop import seeded, train
+from vlpipe.heads.loop import check_images, seeded, train
 from vlpipe.heads.opening import Opener
 
 Action = Literal["trained", "skipped", "resumed"]
@@ -60,14 +60,14 @@ class Plan:
         return f"{name}-{digest(decides)[:12]}"
 
     def record(self) -> dict[str, Any]:
-        """What config.toml holds."""
+        """What config.toml holds; paths are absolute, so that a run can be evaluated from any folder."""
         shapes = self.joined.shapes()
         return {
             "kind": self.kind,
             "code": self.head.code,
-            "manifest": str(self.opener.manifest.folder),
+            "manifest": str(self.opener.manifest.folder.resolve()),
             "manifest_digest": self.opener.manifest.digest,
-            "cache": str(self.opener.cache),
+            "cache": str(self.opener.cache.resolve()),
             "split_rule": self.joined.rule,
             "config": self.settings(),
             "sources": {role: self._written(role) for role in self.sources},
@@ -92,24 +92,39 @@ class Outcome:
 
 
 def train_run(plan: Plan, runs: Path) -> Outcome:
-    """Train, resume or skip; raises `VlpipeError` when another process trains the same run now."""
+    """Train, resume or skip; raises `VlpipeError` when another process trains the same run now.
+
+    What rows or shapes rule out is raised before the folder is made. A finished run with damaged files is trained
+    again.
+    """
+    check_images(plan.joined, plan.config)
+    with seeded(plan.config.seed):
+        head: Any = plan.head(plan.config, plan.joined.shapes())
     folder = runs / plan.run_id()
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
+        finished = _finished(folder)
+        if finished is not None:
+            return Outcome(finished, "skipped")
         checkpoint = Checkpoint(folder)
-        if (folder / CONFIG).exists() and Run.read(folder).state == FINISHED:
-            return Outcome(Run.read(folder), "skipped")
         half = checkpoint.path.exists()
-        _train(plan, folder, checkpoint)
+        _train(plan, head, folder, checkpoint)
         return Outcome(Run.read(folder), "resumed" if half else "trained")
 
 
-def _train(plan: Plan, folder: Path, checkpoint: Checkpoint) -> None:
+def _finished(folder: Path) -> Run | None:
+    """The run when it is finished and whole."""
+    try:
+        run = Run.read(folder)
+    except VlpipeError:
+        return None
+    return run if run.state == FINISHED and run.has_its_weights() else None
+
+
+def _train(plan: Plan, head: Any, folder: Path, checkpoint: Checkpoint) -> None:
     started = time.monotonic()
     write_atomic(folder / CONFIG, tomli_w.dumps(plan.record()).encode("utf-8"))
     _write_status(folder, {"state": TRAINING, "rows": plan.joined.counts()})
-    with seeded(plan.config.seed):
-        head: Any = plan.head(plan.config, plan.joined.shapes())
     scalars = train(head, plan.joined, plan.config, checkpoint)
     save_tensors(folder / WEIGHTS, head.state_dict())
     _write_status(

@@ -56,12 +56,12 @@ class Retrieval:
         )
 
     def _check_galleries(self, images: int, texts: int) -> None:
-        for what, size in (("texts", texts), ("images", images)):
+        for size, what in sorted([(images, "images"), (texts, "texts")]):  # what suits the smaller suits both
             if max(self.ks) > size:
-                fitting = [k for k in self.ks if k <= size] or [1]
+                fitting = ",".join(str(k) for k in self.ks if k <= size) or "1"
                 raise VlpipeError(
                     f"Recall@{max(self.ks)} of a gallery of {size} {what}: expected K of at most {size}; "
-                    f"evaluate more rows or choose --set ks={fitting}"
+                    f"evaluate more rows or choose --set 'ks=[{fitting}]'"
                 )
 
     def summarise(self, rows: Rows) -> dict[str, float]:

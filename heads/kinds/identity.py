@@ -22,10 +22,10 @@ class Identity(nn.Module):
     """
 
     class Config(HeadConfig):
-        """`temperature` replaces the encoder's own logit scale; 0 leaves it to the encoder."""
+        """`temperature` replaces the encoder's own logit scale."""
 
         epochs: int = Field(default=0, ge=0, le=0)
-        temperature: float = Field(default=0.0, ge=0)
+        temperature: float | None = Field(default=None, gt=0)
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image"), "text": Role("text")}
     code: ClassVar[int] = 1
@@ -68,7 +68,7 @@ class Identity(nn.Module):
     def temperature(self, texts: Batch) -> Tensor:
         """One over the encoder's logit scale for every text, (rows,) (Eq. 53 of the TPC paper).
 
-        Raises `VlpipeError` when the encoder has none and the setting `temperature` is 0.
+        Raises `VlpipeError` when the encoder has none and there is no setting `temperature`.
         """
         divisor = self.get_buffer("divisor")
         if not torch.isfinite(divisor):

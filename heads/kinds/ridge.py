@@ -30,10 +30,10 @@ class Ridge(nn.Module):
     """
 
     class Config(HeadConfig):
-        """`strength` above 0 is taken as it is; 0 chooses among `strengths` on validation rows."""
+        """`strength` is taken as it is; without it one of `strengths` is chosen on validation rows."""
 
         epochs: int = Field(default=1, ge=1, le=1)
-        strength: float = Field(default=0.0, ge=0)
+        strength: float | None = Field(default=None, gt=0)
         strengths: list[float] = Field(default=STRENGTHS, min_length=1)
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image"), "text": Role("text", per_image=None)}
@@ -50,7 +50,7 @@ class Ridge(nn.Module):
             ("center", (text,)),
         ):
             self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("strength", torch.tensor(config.strength, dtype=torch.float64))
+        self.register_buffer("strength", torch.zeros((), dtype=torch.float64))
         self.moments = Moments()
         self.held_out: list[Batch] = []
         self.recall: float | None = None
