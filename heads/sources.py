@@ -159,7 +159,7 @@ def _instead(store: Path, spec: str, name: str, known: Sequence[str], side: Side
         near = get_close_matches(name, known, n=1)
         meant = f"did you mean '{spec}#{near[0]}'? " if near else ""
         one = f"(for one role: --source ROLE={spec}#{known[0]})"
-        return f"{meant}its outputs for {side}s are {', '.join(known)} {one}; {make}"
+        return f"{meant}its outputs there are {', '.join(known)} {one}; {make}"
     if any(store.parent.glob(f"{slug(spec)}.*.zarr")):  # the other side's: the encoder is no slip of the pen
         return make
     ending = f".{side}.zarr"

@@ -186,6 +186,10 @@ def test_identity_takes_the_encoders_temperature() -> None:
     head = Identity(Identity.Config(), shapes)
     assert head.temperature(head.texts(texts)).tolist() == pytest.approx([0.02, 0.02])
     assert Identity(Identity.Config(temperature=0.5), shapes).temperature(texts).tolist() == [0.5, 0.5]
+    with pytest.raises(UsageError, match="temperature"):
+        resolve(Identity.Config, {"temperature": 0.0})
+    with pytest.raises(UsageError, match="strength"):
+        resolve(Ridge.Config, {"strength": 0.0})
     with pytest.raises(VlpipeError, match=r"temperature=0\.07"):
         Identity(Identity.Config(), Shapes(shapes.rows)).temperature(texts)
 

@@ -75,6 +75,38 @@ def test_config_below_set_below_sweep(world: Maker, tmp_path: Path) -> None:
     assert all("lr = 0.25" in text and "batch_size = 4" in text for text in configs)
 
 
+def test_set_drops_the_files_list_of_that_setting(world: Maker, tmp_path: Path) -> None:
+    made = world()
+    file = tmp_path / "head.toml"
+    file.write_text("[sweep]\ngamma = [0.5, 2.0]\nlr = [0.1, 0.2]\n")
+    found = lines(
+        command(made, "tpc", "--encoder", "enc:a", "--config", str(file), "--set", "lr=0.25", *FAST, "--json")
+    )
+    assert [line["varied"] for line in found] == [{"gamma": 0.5}, {"gamma": 2.0}]
+    assert all("lr = 0.25" in (Path(line["folder"]) / "config.toml").read_text() for line in found)
+
+
+def test_a_tables_columns_are_named_once_and_no_run_comes_twice(world: Maker) -> None:
+    made = world()
+    shown = command(made, "tpc", "--encoder", "enc:a", "--sweep", "lr=1e-3,1e-2", "--seeds", "1,1", *FAST)
+    assert shown.exit_code == 0
+    assert shown.stdout.count("  trained  ") == 2
+    (head,) = (line for line in shown.stdout.splitlines() if "agree" in line and "tpc-" not in line)
+    assert head.split().count("lr") == 1
+    shown = command(made, "ridge", "--encoder", "enc:a", "--sweep", "strength=1.0,10.0")
+    (head,) = (line for line in shown.stdout.splitlines() if "strength" in line and "ridge-" not in line)
+    assert head.split().count("strength") == 1
+    assert " lr=" not in command(made, "tpc", "--encoder", "enc:a", *FAST).stdout
+
+
+def test_help_says_what_folders_are_meant() -> None:
+    told = " ".join(CliRunner().invoke(train_head, ["--help"]).stdout.split())
+    assert "Folder of the features. [" in told
+    assert "default: cache]" in told
+    assert "Folder of runs. [" in told
+    assert "default: runs]" in told
+
+
 def test_a_member_of_a_sweep_equals_itself_alone_to_the_bit(world: Maker) -> None:
     made = world()
     found = lines(
@@ -125,6 +157,12 @@ def test_wrong_settings_stop_a_sweep_before_it_trains(world: Maker) -> None:
         (["tpc", "--encoder", "enc:a", "--sweep", "lr"], 2, "key=value,value"),
         (["tpc", "--encoder", "enc:a", "--sweep", "lr="], 2, "key=value,value"),
         (["tpc", "--encoder", "enc:a", "--seeds", "a"], 2, "5,42,55"),
+        (["tpc", "--encoder", "enc:a", "--seeds", ""], 2, "5,42,55"),
+        (["tpc", "--encoder", "enc:a", "--set", "lr=5e-4", "--sweep", "lr=1e-3,1e-2"], 2, "'lr' is given more"),
+        (["tpc", "--encoder", "enc:a", "--set", "seed=1", "--seeds", "1,2"], 2, "'seed' is given more"),
+        (["tpc", "--encoder", "enc:a", "--sweep", "seed=1,2", "--seeds", "3"], 2, "'seed' is given more"),
+        (["json:JSONDecoder", "--encoder", "enc:a"], 2, "lacks Config, roles, code, update, finish, .*Module"),
+        (["torch.nn:Identity", "--encoder", "enc:a"], 2, "lacks Config, roles, code, update, finish;"),
         (["tpc", "--encoder", "enc:a", "--split-rule", "half"], 2, "random:0.7/0.15/0.15@0"),
         (["tpc", "--encoder", "enc:z"], 1, "vlpipe extract --manifest .* --encoder enc:z --side image --cache"),
     ],
