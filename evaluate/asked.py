@@ -70,8 +70,8 @@ class Asked:
                 missing[features.path] = f"{absent} of {len(asked)} {features.side}s in '{features.path}'"
         if missing:
             raise NotCachedError(
-                f"never encoded, of the split's: {' and '.join(missing.values())}; numbers over the others would be "
-                "too good; run the same `vlpipe extract` command again, it goes on where it stopped"
+                f"never encoded, of the split's: {' and '.join(missing.values())}; numbers over the others would "
+                "be too good; run the same `vlpipe extract` command again, it goes on where it stopped"
             )
 
 

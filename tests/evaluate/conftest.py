@@ -35,7 +35,13 @@ class Place:
         return self.root / "runs"
 
     def store(
-        self, side: Side, rows: Array, weights: str = "w0", failed: Sequence[int] = (), mark: int = 0
+        self,
+        side: Side,
+        rows: Array,
+        weights: str = "w0",
+        failed: Sequence[int] = (),
+        mark: int = 0,
+        block_rows: int | None = None,
     ) -> None:
         """Write all rows of one side; another `mark` stands for other pictures or texts."""
         table = "image_id" if side == "image" else "text_id"
@@ -49,6 +55,7 @@ class Place:
             outputs={"pooled": ArraySpec(rows.shape[1:], "float32")},
             fingerprints={"pooled": {"weights": weights}},
             constants={"logit_scale": 20.0},
+            block_rows=block_rows,
         )
         status = np.array([Status.FAILED if n in failed else Status.OK for n in range(len(ids))], dtype=np.uint8)
         for block in writer.missing():

@@ -64,7 +64,7 @@ def test_evaluate_then_results(place: Maker) -> None:
     assert "n = 1" in call(commands.results, "--runs", made.runs, "--over-seeds", "--markdown").stdout
     entries = json.loads(call(commands.results, "--runs", made.runs, "--json").stdout)
     assert {e["metric"] for e in entries} == set(again["evaluations"][0]["metrics"])
-    with pytest.raises(VlpipeError, match="holds no results of task 'other'"):
+    with pytest.raises(UnknownNameError, match="no task is named 'other'"):
         call(commands.results, "--runs", made.runs, "--task", "other")
 
 

@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.layout import Side, marker_path, store_path
 from vlpipe.evaluate import results
 from vlpipe.evaluate.bootstrap import Bootstrap
 from vlpipe.evaluate.results import LEDGER
 from vlpipe.evaluate.run import evaluate
+from vlpipe.evaluate.tables import markdown
 from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
 
 FEW = Bootstrap(replicates=50)
@@ -106,29 +109,72 @@ def test_other_options_have_rows_of_their_own(place: Maker) -> None:
     assert evaluate(made.runs, run, options={"ks": [2]}, bootstrap=FEW).reused
 
 
-def test_rows_that_failed_are_left_out_and_make_another_evaluation(place: Maker) -> None:
-    made = place()
-    run, here = made.train(), made.manifest.folder
-    evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+def elsewhere(place: Maker) -> tuple[str, Any]:
+    """A run, and another manifest's place to evaluate it on: its own rows may not change under a run."""
+    return place().train(), place(images=40, name="other")
+
+
+def test_rows_that_failed_are_left_out_told_and_make_another_evaluation(place: Maker) -> None:
+    run, made = elsewhere(place)
+    there = made.manifest.folder
+    evaluate(made.runs, run, manifest=there, bootstrap=FEW)
     made.again(made.x, made.y, failed=[1])
-    done = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    done = evaluate(made.runs, run, manifest=there, bootstrap=FEW)
     assert not done.reused
-    assert (done.entries["i2t_recall@1"].rows, done.entries["t2i_recall@1"].rows) == (29, 87)
+    assert (done.entries["i2t_recall@1"].rows, done.entries["t2i_recall@1"].rows) == (19, 57)
     assert {"i1", "t3"}.isdisjoint(done.rows.query_ids.tolist())
-    assert done.notes == []
+    assert done.entries["i2t_recall@1"].provenance.left_out == {"images": 1, "texts": 3}
+    again = evaluate(made.runs, run, manifest=there, bootstrap=FEW)
+    assert again.reused
+    assert again.notes == done.notes
+    assert "1 of 20 images and 3 of 60 texts" in done.notes[0]
+    table = markdown(results.by_run(results.latest(results.read(made.runs / LEDGER))))
+    assert "1 images" in table
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_rows_that_were_never_encoded_are_no_small_gallery(place: Maker, side: Side) -> None:
+    run, made = elsewhere(place)
+    store = store_path(made.root / "cache", made.manifest.digest, "enc:a", side)
+    shutil.rmtree(store)
+    rows = made.x if side == "image" else made.y
+    made.store(side, rows, block_rows=16)
+    marker_path(store, 1).unlink()  # what an interrupted extraction leaves
+    with pytest.raises(NotCachedError, match=rf"never encoded.* 8 of (20|60) {side}s") as told:
+        evaluate(made.runs, run, manifest=made.manifest.folder, bootstrap=FEW)
+    assert "run the same `vlpipe extract` command again" in str(told.value)
 
 
 def test_other_pictures_of_the_same_rows_are_another_evaluation(place: Maker) -> None:
-    made = place()
-    run, here = made.train(), made.manifest.folder
-    old = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    run, made = elsewhere(place)
+    there = made.manifest.folder
+    old = evaluate(made.runs, run, manifest=there, bootstrap=FEW)
     made.again(made.x[::-1].copy(), made.y, mark=1000)
-    new = evaluate(made.runs, run, manifest=here, bootstrap=FEW)
+    new = evaluate(made.runs, run, manifest=there, bootstrap=FEW)
     assert not new.reused
     assert new.entries["i2t_recall@10"].value != old.entries["i2t_recall@10"].value
     seen = [done.entries["i2t_recall@1"].provenance.content for done in (old, new)]
     assert seen[0]["text"] == seen[1]["text"]
     assert seen[0]["image"] != seen[1]["image"]
+
+
+def test_damaged_rows_of_a_run_are_computed_again(place: Maker) -> None:
+    made = place()
+    run = made.train()
+    first = evaluate(made.runs, run, bootstrap=FEW)
+    first.path.write_bytes(first.path.read_bytes()[:-40])
+    again = evaluate(made.runs, run, bootstrap=FEW)
+    assert {m: e.value for m, e in again.entries.items()} == {m: e.value for m, e in first.entries.items()}
+    assert evaluate(made.runs, run, bootstrap=FEW).reused
+
+
+def test_lines_of_one_run_on_two_manifests_are_told_apart(place: Maker) -> None:
+    run, made = elsewhere(place)
+    evaluate(made.runs, run, bootstrap=FEW)
+    evaluate(made.runs, run, manifest=made.manifest.folder, bootstrap=FEW)
+    table = markdown(results.by_run(results.latest(results.read(made.runs / LEDGER))))
+    assert "| run | task | split | manifest |" in table
+    assert f"| {made.manifest.digest[:12]} |" in table
 
 
 def test_images_without_texts_and_texts_without_images_are_candidates(place: Maker) -> None:

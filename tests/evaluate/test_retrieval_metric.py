@@ -138,7 +138,7 @@ def test_nan_names_the_ids() -> None:
 
 
 def test_k_above_the_gallery_is_refused() -> None:
-    with pytest.raises(VlpipeError, match=r"Recall@10 of a gallery of 4 images.*--set ks=\[1\]"):
+    with pytest.raises(VlpipeError, match=r"Recall@10 of a gallery of 4 images.*--set 'ks=\[1\]'"):
         Retrieval().rows(inputs(np.ones((4, 20)), np.arange(20) % 4))
     with pytest.raises(VlpipeError, match="Recall@10 of a gallery of 5 texts"):
         Retrieval().rows(inputs(np.ones((20, 5)), np.arange(5)))

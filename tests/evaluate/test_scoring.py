@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vlpipe.evaluate import scoring
+from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.contracts import Inputs
 from vlpipe.evaluate.scoring import as_float64, inputs_of
 from vlpipe.evaluate.tasks.retrieval import Retrieval
@@ -40,7 +41,9 @@ class Columns(Retrieval):
 def opened(made: Any, kind: str, task: Any = None, **settings: Any) -> tuple[Any, Any, Inputs]:
     run = Run.open(made.runs, made.train(kind, **settings))
     head, joined = run.head().double(), open_joined(run)
-    return head, joined, inputs_of(head, joined, "test", task or Retrieval(Retrieval.Config()), run.manifest)
+    task = task or Retrieval(Retrieval.Config())
+    asked = Asked.of(joined, "test", task.roles, run.manifest)
+    return head, joined, inputs_of(head, asked, task, run.manifest)
 
 
 def test_pairs_temperatures_and_maps_are_the_heads_own(place: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
