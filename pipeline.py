@@ -141,11 +141,11 @@ def demo(folder: str, sets: tuple[str, ...], digits: int | None) -> None:
 
     resolve(Tpc.Config, parse_sets(sets))  # before minutes of work, not after
     manifest, cache, runs = f"{folder}/mad", f"{folder}/cache", f"{folder}/runs"
-    head = ["--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--runs", runs]
+    head = ["--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--runs", runs, "--threads", "1"]
     changed = [part for setting in sets for part in ("--set", setting)]
     steps = [
         ["manifest", "build", "mad", "--out", manifest, *([f"--set=digits={digits}"] if digits else [])],
-        ["extract", "--manifest", manifest, "--encoder", ENCODER, "--cache", cache],
+        ["extract", "--manifest", manifest, "--encoder", ENCODER, "--cache", cache, "--threads", "1"],
         ["train-head", "identity", *head],
         ["train-head", "tpc", *head, *changed],
         ["eval", "--all", "--task", "retrieval", "--split", "test", "--runs", runs],
