@@ -18,6 +18,8 @@ HOMES = {
     "google_crc32c": ("cache_store/", "pipeline.py"),
     "open_clip": ("extract/encoders/open_clip.py",),
     "transformers": ("extract/encoders/hf.py",),
+    "huggingface_hub": ("extract/hub.py",),
+    "scipy": ("manifests/",),
     "timm": ("extract/encoders/timm.py",),
     "matplotlib": ("evaluate/",),
     "skimage": ("manifests/",),
