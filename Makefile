@@ -47,7 +47,7 @@ build/real-models/.made: $(STAMP)
 
 # The wheel, installed beside the libraries of the environment but without the editable install's hook.
 wheel: $(STAMP)
-	rm -rf build/wheel build/lib build/wheel-env && $(BIN)/python -m build --wheel --outdir build/wheel . >build/wheel.log \
+	rm -rf build/wheel build/lib build/wheel-env && $(BIN)/python -m build --wheel --outdir build/wheel . >build/wheel.log 2>&1 \
 	  || { cat build/wheel.log; exit 1; }
 	$(BIN)/python -m venv --without-pip build/wheel-env
 	$(BIN)/pip --python build/wheel-env/bin/python install --quiet --disable-pip-version-check --no-deps build/wheel/*.whl
