@@ -19,6 +19,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.manifests.shards import file_bytes
 
 CODE = 1  # version: raised when the same file would give other pixels
 BACKGROUND = (255, 255, 255)
@@ -52,15 +53,17 @@ def content_hash(data: bytes) -> bytes:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's bytes; raises `PictureError` in one line."""
+    """The bytes of a file, or of a member of a shard; raises `PictureError` in one line."""
     try:
-        return path.read_bytes()
+        return file_bytes(path)
     except FileNotFoundError:
         raise PictureError("the file does not exist") from None
     except IsADirectoryError:
         raise PictureError("it is a directory, not a file") from None
     except OSError as error:
         raise PictureError(f"the file cannot be read: {error.strerror or error}") from None
+    except VlpipeError as error:
+        raise PictureError(str(error)) from None
 
 
 def decode(source: bytes | Path) -> Image.Image:

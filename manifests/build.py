@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vlpipe.foundation.config import resolve
-from vlpipe.foundation.errors import VlpipeError
+from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.progress import Advance, silent
-from vlpipe.manifests.contracts import SHELF, Dataset, Row
+from vlpipe.manifests.contracts import SHELF, Dataset, Row, WithCounts, WithRegions
 from vlpipe.manifests.manifest import DESCRIPTION, Manifest, read_description
 from vlpipe.manifests.schema import IMAGES, TEXTS
 from vlpipe.manifests.tables import Source, TextRows, check_renames, image_rows
@@ -23,19 +23,21 @@ def build(
     *layers: Mapping[str, Any],
     overwrite: bool = False,
     advance: Advance = silent,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Manifest:
     """The manifest of a data set of the shelf, with later layers of settings over earlier ones.
 
+    Where the published counts are known and differ, `note` is told: a miniature or a part is a manifest too.
     Raises what the shelf, the settings, the data set and the writer raise. A folder that was built with other
     settings is refused before any picture in it is written over.
     """
-    kind = SHELF.load(name)
-    config = resolve(kind.Config, *layers)
+    kind, member = dataset_class(name)
+    config = resolve(kind.Config, *layers, member)
     settings = config.model_dump(mode="json", exclude_none=True)
     if not overwrite:
         _check_standing(out, name, settings)
     dataset: Dataset = kind(config, root, out)
-    return write_manifest(
+    made = write_manifest(
         out,
         name=name,
         source=dataset.source,
@@ -43,9 +45,36 @@ def build(
         image_root=dataset.image_root(),
         images=_counted(dataset.images(), advance),
         texts=_counted(dataset.texts(), advance),
+        regions=_counted(dataset.regions(), advance) if isinstance(dataset, WithRegions) else (),
         settings=settings,
         overwrite=overwrite,
     )
+    for line in differences(dataset, made) if isinstance(dataset, WithCounts) else ():
+        note(f"{name}: {line}")
+    return made
+
+
+def dataset_class(name: str) -> tuple[type[Any], dict[str, str]]:
+    """The class that a name stands for, and the setting in it: `torchvision:DTD` is `member` = DTD.
+
+    An outside class is `package.module:Class`. Raises `UnknownNameError`, `UsageError`.
+    """
+    family, colon, member = name.partition(":")
+    if not colon or "." in family:
+        return SHELF.load(name), {}
+    kind = SHELF.load(family)
+    if "member" not in kind.Config.model_fields:
+        raise UsageError(f"data set '{family}' is one set; name it without ':{member}'")
+    return kind, {"member": member}
+
+
+def differences(dataset: WithCounts, made: Manifest) -> Iterator[str]:
+    """One line a split and table that has another number of rows than is published."""
+    for table, splits in dataset.published().items():
+        for split, count in splits.items():
+            found = made.description.splits[table].get(split, 0)
+            if found != count:
+                yield f"{found:,} {table} in split {split}, published are {count:,}"
 
 
 def _check_standing(out: Path, name: str, settings: Mapping[str, Any]) -> None:

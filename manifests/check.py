@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 
 from vlpipe.foundation.progress import Advance, silent
 from vlpipe.manifests.manifest import Manifest
+from vlpipe.manifests.shards import file_bytes, file_is_there
 
 SAMPLE = 100  # images whose headers are read where not all are asked for
 SHOWN = 3
@@ -45,6 +47,9 @@ def check(manifest: Manifest, *, every_image: bool = False, advance: Advance = s
     report.add("missing_images", missing, f"image files are not under '{manifest.image_root}'")
     report.add("unreadable_images", unreadable_images(manifest, missing, every_image, advance), "are no pictures")
     report.add("split_overlaps", split_overlaps(manifest), "images are in two splits")
+    if manifest.count("region"):
+        report.numbers["regions"] = manifest.count("region")
+        report.add("region_mismatches", region_mismatches(manifest), "regions have another image than their text")
     report.numbers |= captions_per_image(manifest) | text_numbers(manifest)
     return report
 
@@ -57,7 +62,7 @@ def shown(names: Sequence[str]) -> str:
 
 def missing_images(manifest: Manifest) -> list[str]:
     """Paths, as the manifest has them, where no file is."""
-    return [path for path in _paths(manifest) if not (manifest.image_root / path).is_file()]
+    return [path for path in _paths(manifest) if not file_is_there(manifest.image_root / path)]
 
 
 def unreadable_images(manifest: Manifest, missing: Sequence[str], every: bool, advance: Advance) -> list[str]:
@@ -85,6 +90,16 @@ def split_overlaps(manifest: Manifest) -> list[str]:
         splits = table.group_by("key").aggregate([("split", "count_distinct")])
         found.update(splits.filter(pc.greater(splits["split_count_distinct"], 1))["key"].to_pylist())
     return sorted(found)
+
+
+def region_mismatches(manifest: Manifest) -> list[str]:
+    """Ids of regions that give a text and an image where the text belongs to another image."""
+    regions = manifest.table("region", ["region_id", "image_id", "text_id"])
+    texts = manifest.table("text", ["text_id", "image_id"])
+    owner = pc.take(texts["image_id"], pc.index_in(regions["text_id"], texts["text_id"]))
+    return [
+        str(name) for name in regions["region_id"].filter(pc.not_equal(regions["image_id"], owner)).to_pylist()
+    ]
 
 
 def captions_per_image(manifest: Manifest) -> Numbers:
@@ -125,7 +140,7 @@ def _is_picture(path: Path) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as picture:
+            with Image.open(BytesIO(file_bytes(path))) as picture:
                 picture.verify()
     except Exception:
         return False

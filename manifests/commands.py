@@ -19,12 +19,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace anoth
 json_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
-@click.group()
-def manifest() -> None:
-    """Build and check tables of images and texts."""
-
-
-@manifest.command()
+@click.command(short_help="Build the manifest of a published data set.")
 @click.argument("name")
 @click.option("--root", type=FOLDER, help="The folder that the data set was unpacked into.")
 @out_option
@@ -50,12 +45,15 @@ def build(
 
     layers: list[dict[str, Any]] = [read_toml(config) if config else {}, parse_sets(sets)]
     layers.append({"mnist": str(mnist)} if mnist else {})
+    notes: list[str] = []
     with progress(f"{name}: rows", None) as advance:
-        made = build_manifest(name, root, out, *layers, overwrite=overwrite, advance=advance)
+        made = build_manifest(name, root, out, *layers, overwrite=overwrite, advance=advance, note=notes.append)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     _finish(made, as_json)
 
 
-@manifest.command("from-table")
+@click.command("from-table", short_help="Make a manifest of a CSV, JSON lines or Parquet table.")
 @click.argument("table", required=False, type=FILE)
 @click.option("--images", type=FILE, help="A table of images, instead of TABLE.")
 @click.option("--texts", type=FILE, help="A table of texts, instead of TABLE.")
@@ -97,7 +95,7 @@ def from_table(
     _finish(made, as_json)
 
 
-@manifest.command()
+@click.command(short_help="Check digest, files, splits and texts of a manifest.")
 @click.argument("folder", type=FOLDER)
 @click.option("--images", "every_image", is_flag=True, help="Read every image's header, not a sample of 100.")
 @json_option
@@ -143,6 +141,7 @@ def _finish(made: Manifest, as_json: bool) -> None:
         )
         click.echo(
             f"{made.name}: {facts['images']:,} images, {facts['texts']:,} texts"
+            + (f", {facts['regions']:,} regions" if "regions" in facts else "")
             + (f" ({parts})" if parts else "")
             + f", digest {made.digest[:12]}, in {made.folder}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.shelf import Shelf
@@ -37,4 +37,22 @@ class Dataset(Protocol):
 
     def texts(self) -> Iterator[Row]:
         """Rows of texts.parquet: text_id, text, image_id, role, split, and what else the set has."""
+        ...
+
+
+@runtime_checkable
+class WithRegions(Protocol):
+    """A data set that has boxes or masks too."""
+
+    def regions(self) -> Iterator[Row]:
+        """Rows of regions.parquet: region_id, image_id or text_id (or both), boxes or mask, label, attributes."""
+        ...
+
+
+@runtime_checkable
+class WithCounts(Protocol):
+    """A data set whose size is published, so that a part of it is told from the whole."""
+
+    def published(self) -> Mapping[str, Mapping[str, int]]:
+        """Rows by split by table (images, texts), as published, under the settings at hand."""
         ...

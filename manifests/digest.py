@@ -59,13 +59,77 @@ class MapDigest:
         return [self.counts.hexdigest(), *self.keys.parts(), *self.items.parts()]
 
 
+class NumberDigest:
+    """Of a column of numbers: their bytes as little-endian int64 or float64, null as 0."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.format = "<f8" if pa.types.is_floating(kind) else "<i8"
+        self.bytes = hashlib.sha256()
+
+    def update(self, values: pa.Array) -> None:
+        """Take in the next rows of a column of numbers."""
+        filled = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+        self.bytes.update(np.ascontiguousarray(filled, dtype=self.format).tobytes())
+
+    def parts(self) -> list[str]:
+        """The digest, in hexadecimal."""
+        return [self.bytes.hexdigest()]
+
+
+class ListDigest:
+    """Entries per row as little-endian int64 (-1 for null), then the entries as a column of their own."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.counts = hashlib.sha256()
+        self.entries = column_digest(kind.value_type)
+
+    def update(self, values: pa.Array) -> None:
+        """Take in the next rows of a list column."""
+        self.counts.update(_int64(pc.fill_null(pc.list_value_length(values), -1)))
+        self.entries.update(values.flatten())
+
+    def parts(self) -> list[str]:
+        """All digests, in hexadecimal."""
+        return [self.counts.hexdigest(), *self.entries.parts()]
+
+
+class StructDigest:
+    """Whether a row is there, as little-endian int64 0 or 1, then every field as a column."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.there = hashlib.sha256()
+        self.fields = [column_digest(field.type) for field in kind]
+
+    def update(self, values: pa.Array) -> None:
+        """Take in the next rows of a struct column."""
+        self.there.update(_int64(values.is_valid()))
+        for field, column in zip(self.fields, values.flatten(), strict=True):
+            field.update(column)
+
+    def parts(self) -> list[str]:
+        """All digests, in hexadecimal."""
+        return [self.there.hexdigest(), *(part for field in self.fields for part in field.parts())]
+
+
+Digest = ColumnDigest | MapDigest | NumberDigest | ListDigest | StructDigest
+
+
+def column_digest(kind: pa.DataType) -> Digest:
+    """The digest for a column of this Arrow type."""
+    if pa.types.is_map(kind):
+        return MapDigest()
+    if pa.types.is_struct(kind):
+        return StructDigest(kind)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return ListDigest(kind)
+    return ColumnDigest() if pa.types.is_string(kind) else NumberDigest(kind)
+
+
 class TableDigest:
     """A table's columns, taken in batch by batch."""
 
     def __init__(self, table: Table) -> None:
-        self.columns = {
-            field.name: MapDigest() if pa.types.is_map(field.type) else ColumnDigest() for field in table.schema
-        }
+        self.columns = {field.name: column_digest(field.type) for field in table.schema}
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take in the next rows, all columns."""

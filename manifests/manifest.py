@@ -1,4 +1,6 @@
-"""A manifest on disk: a folder with `manifest.toml`, `images.parquet` and `texts.parquet`."""
+"""A manifest on disk: a folder with `manifest.toml`, `images.parquet`, `texts.parquet` and, where it has regions,
+`regions.parquet`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
-from vlpipe.cache_store.layout import Side
 from vlpipe.foundation.config import Config, read_toml
 from vlpipe.foundation.errors import StaleError, VlpipeError
 from vlpipe.foundation.files import file_digest
 from vlpipe.manifests.digest import TableDigest, manifest_digest
-from vlpipe.manifests.schema import TABLES
+from vlpipe.manifests.schema import TABLES, Kind, Table
 
 DESCRIPTION = "manifest.toml"
 FORMAT = 1
@@ -55,7 +56,7 @@ class Manifest:
         Raises `VlpipeError` where something is missing, `StaleError` where a table was changed afterwards.
         """
         description = read_description(folder)
-        for table in TABLES.values():
+        for table in tables_of(description):
             path = folder / table.file
             if not path.is_file():
                 raise VlpipeError(f"manifest '{folder}' has no {table.file}; {HOW.format(folder=folder)}")
@@ -66,41 +67,52 @@ class Manifest:
                 )
         return cls(folder, description)
 
-    def count(self, side: Side) -> int:
+    def count(self, kind: Kind) -> int:
         """Rows of a table."""
-        return self.description.counts[TABLES[side].name]
+        return self.description.counts.get(TABLES[kind].name, 0)
 
-    def table(self, side: Side, columns: Sequence[str] | None = None) -> pa.Table:
+    def table(self, kind: Kind, columns: Sequence[str] | None = None) -> pa.Table:
         """A whole table, or some columns of it, in memory. Raises `UnknownNameError` for an unknown column."""
-        with self._file(side, columns) as file:
-            return file.read(columns=None if columns is None else list(columns))
+        wanted = list(TABLES[kind].schema.names if columns is None else columns)
+        TABLES[kind].check_columns(tuple(wanted))
+        if not self.count(kind):
+            return TABLES[kind].schema.empty_table().select(wanted)
+        with self._file(kind) as file:
+            return file.read(columns=wanted)
 
-    def batches(self, side: Side, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, kind: Kind, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The table in order, exactly `rows` rows at a time but for the last; memory does not grow with it."""
         if rows < 1:
             raise VlpipeError(f"a batch of {rows} rows; expected at least 1")
-        with self._file(side, columns) as file:
+        TABLES[kind].check_columns(tuple(columns))
+        if not self.count(kind):
+            return
+        with self._file(kind) as file:
             yield from regroup(file.iter_batches(min(rows, ROWS), columns=list(columns)), rows)
 
     def verify(self) -> None:
         """Recompute the digest from the rows. Raises `StaleError` where the description gives another."""
-        found = manifest_digest({table.name: self._digest(side) for side, table in TABLES.items()})
+        found = manifest_digest({table.name: self._digest(table) for table in tables_of(self.description)})
         if found != self.digest:
             raise StaleError(
                 f"manifest '{self.folder}': the rows have digest {found[:12]}, {DESCRIPTION} says "
                 f"{self.digest[:12]}; build the manifest again"
             )
 
-    def _digest(self, side: Side) -> TableDigest:
-        digest = TableDigest(TABLES[side])
-        for batch in self.batches(side, TABLES[side].schema.names, ROWS):
+    def _digest(self, table: Table) -> TableDigest:
+        digest = TableDigest(table)
+        for batch in self.batches(table.kind, table.schema.names, table.step):
             digest.update(batch)
         return digest
 
-    def _file(self, side: Side, columns: Sequence[str] | None) -> pq.ParquetFile:
+    def _file(self, kind: Kind) -> pq.ParquetFile:
         # ParquetFile, not read_table: that one takes `key=value` folder names on the way for columns.
-        TABLES[side].check_columns(tuple(columns or ()))
-        return pq.ParquetFile(self.folder / TABLES[side].file)
+        return pq.ParquetFile(self.folder / TABLES[kind].file)
+
+
+def tables_of(description: Description) -> list[Table]:
+    """The tables that a manifest consists of: an optional one only where it has rows."""
+    return [table for table in TABLES.values() if not table.optional or description.counts.get(table.name)]
 
 
 def read_description(folder: Path) -> Description:

@@ -19,7 +19,7 @@ from vlpipe.foundation.errors import VlpipeError
 
 Record = tuple[int, dict[str, Any]]  # number of the line (Parquet: of the row), from 1; values by column
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".jsonlines", ".ndjson")
 READ_ROWS = 16_384
 
 
@@ -32,7 +32,7 @@ def read_records(path: Path) -> Iterator[Record]:
         raise VlpipeError(f"table '{path}' does not exist; give a .csv, .tsv, .jsonl or .parquet file")
     readers: dict[str, Callable[[Path], Iterator[Record]]] = {
         **dict.fromkeys(DELIMITERS, _read_csv),
-        **dict.fromkeys(JSON_LINES, _read_jsonl),
+        **dict.fromkeys(JSON_LINES, read_json_lines),
         ".parquet": _read_parquet,
     }
     reader = readers.get(path.suffix.lower())
@@ -99,17 +99,23 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     return cells
 
 
-def _read_jsonl(path: Path) -> Iterator[Record]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of which every key stands once. Raises `ValueError` where one stands twice."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key stands twice")
+    return record
+
+
+def read_json_lines(path: Path) -> Iterator[Record]:
+    """One JSON object a line, whatever the file's ending; raises as `read_records` does."""
+
     def refuse(word: str) -> NoReturn:
         raise ValueError(f"{word} is not JSON")
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        record = dict(pairs)
-        if len(record) < len(pairs):
-            raise ValueError("a key stands twice")
-        return record
-
-    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse, object_pairs_hook=unique)
+    decoder = json.JSONDecoder(
+        parse_int=str, parse_float=str, parse_constant=refuse, object_pairs_hook=unique_keys
+    )
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue

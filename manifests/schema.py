@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from vlpipe.cache_store.layout import Side
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
+from vlpipe.manifests.regions import CORNERS, checked_boxes, checked_mask, checked_region
 
 ROLES = ("caption", "hard_negative", "prompt", "phrase")
 NAMED_ROLES = ("perturbed", "view")  # written `view:NAME`
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
+BOXES = pa.list_(pa.list_(pa.float64(), CORNERS))
+MASK = pa.struct([("height", pa.int64()), ("width", pa.int64()), ("counts", pa.list_(pa.int64()))])
+Kind = Literal["image", "text", "region"]
 Values = list[Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """One Parquet file of a manifest. A column that is not nullable must be given in every row."""
+    """One Parquet file of a manifest. A column that is not nullable must be given in every row.
 
-    side: Side
+    An optional table without rows has no file, and no part in the manifest's digest.
+    """
+
+    kind: Kind
     schema: pa.Schema
+    optional: bool = False
 
     @property
     def name(self) -> str:
-        """'images' or 'texts'."""
-        return f"{self.side}s"
+        """'images', 'texts' or 'regions'."""
+        return f"{self.kind}s"
 
     @property
     def file(self) -> str:
@@ -36,9 +43,14 @@ class Table:
         return f"{self.name}.parquet"
 
     @property
+    def step(self) -> int:
+        """Rows of a row group, and of one step of a pass: fewer where a row may be a mask of thousands of runs."""
+        return 256 if self.kind == "region" else 16_384
+
+    @property
     def id(self) -> str:
         """The column that names a row, once."""
-        return f"{self.side}_id"
+        return f"{self.kind}_id"
 
     @cached_property
     def required(self) -> dict[str, bool]:
@@ -83,7 +95,22 @@ TEXTS = Table(
         ]
     ),
 )
-TABLES: Mapping[Side, Table] = {"image": IMAGES, "text": TEXTS}
+REGIONS = Table(
+    "region",
+    pa.schema(
+        [
+            _string("region_id", required=True),
+            _string("image_id"),
+            _string("text_id"),
+            _string("label"),
+            pa.field("boxes", BOXES),
+            pa.field("mask", MASK),
+            pa.field("attributes", ATTRIBUTES),
+        ]
+    ),
+    optional=True,
+)
+TABLES: Mapping[Kind, Table] = {"image": IMAGES, "text": TEXTS, "region": REGIONS}
 
 
 def check_role(role: str) -> None:
@@ -98,7 +125,7 @@ def row_values(table: Table, row: Mapping[str, Any], number: int) -> Values:
     """A row's values in column order, to the letter; `number` counts rows from 1, for the messages.
 
     Raises `VlpipeError` that names table, row and column: unknown or missing column, a value that is not
-    text, is blank, or holds half of a surrogate pair, an unknown role.
+    text, is blank, or holds half of a surrogate pair, an unknown role, a region without a place.
     """
     try:
         if not row.keys() <= table.required.keys():
@@ -106,6 +133,8 @@ def row_values(table: Table, row: Mapping[str, Any], number: int) -> Values:
         values = [_value(name, row.get(name), required) for name, required in table.required.items()]
         if "role" in row:
             check_role(row["role"])
+        if table is REGIONS:
+            checked_region(row)
     except VlpipeError as error:
         named = row.get(table.id)
         name = f" ({table.id} {named!r})" if isinstance(named, str) else ""
@@ -114,8 +143,8 @@ def row_values(table: Table, row: Mapping[str, Any], number: int) -> Values:
 
 
 def _value(column: str, value: Any, required: bool) -> Any:
-    if column == "attributes":
-        return _attributes(value)
+    if column in CHECKS:
+        return CHECKS[column](value)
     if value is None:
         if required:
             raise VlpipeError(f"column '{column}' is missing; every row needs it")
@@ -151,3 +180,10 @@ def _attributes(value: Any) -> list[tuple[str, str]]:
         _check_text("attributes", key)
         _check_text(f"attributes.{key}", item)
     return sorted(value.items())
+
+
+CHECKS: Mapping[str, Callable[[Any], Any]] = {  # columns that are no text
+    "attributes": _attributes,
+    "boxes": checked_boxes,
+    "mask": checked_mask,
+}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 from vlpipe.manifests.contracts import Row
@@ -24,6 +24,14 @@ ALIASES: Mapping[str, Sequence[str]] = {
     "path": ("path", "image"),
     "text": ("text", "caption", "captions"),
 }
+
+
+class Records(Protocol):
+    """Where rows are read from."""
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Where each record stands, and its values under the manifest's column names; any number of times."""
+        ...
 
 
 @dataclass
@@ -74,7 +82,7 @@ class Source:
             yield f"'{self.path}' line {number}", {name: record.get(own) for name, own in self.columns.items()}
 
 
-def image_rows(source: Source, *, repeats: bool) -> Iterator[Row]:
+def image_rows(source: Records, *, repeats: bool) -> Iterator[Row]:
     """Rows of images.parquet. With `repeats` (a table of captions) the first record of an image counts, and a
     later one that says something else of it raises `VlpipeError`; that costs some hundred bytes an image.
     """
@@ -105,8 +113,9 @@ class TextRows:
     absent ones count. `left_out` says how many were absent, after the pass.
     """
 
-    source: Source
+    source: Records
     drop_blank: bool = False
+    how: str = "--drop-blank"  # the way to ask for that
     left_out: int = 0
 
     def __iter__(self) -> Iterator[Row]:
@@ -132,7 +141,7 @@ class TextRows:
         if absent and not self.drop_blank:
             raise VlpipeError(
                 f"texts that are missing, null or blank: {_shown(absent)}; write them, or leave them out with "
-                "--drop-blank"
+                f"{self.how}"
             )
 
 

@@ -21,12 +21,19 @@ from vlpipe.foundation.files import file_digest, fsync_folder, write_atomic
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.digest import TableDigest, manifest_digest
 from vlpipe.manifests.identity import Ids
-from vlpipe.manifests.manifest import DESCRIPTION, FORMAT, ROWS, Description, Manifest
-from vlpipe.manifests.schema import IMAGES, TABLES, TEXTS, Table, row_values
+from vlpipe.manifests.manifest import DESCRIPTION, FORMAT, Description, Manifest, tables_of
+from vlpipe.manifests.schema import TABLES, Kind, Table, row_values
+
+REFERENCES: tuple[tuple[Kind, str, Kind], ...] = (
+    ("text", "image_id", "image"),
+    ("text", "source_text_id", "text"),
+    ("region", "image_id", "image"),
+    ("region", "text_id", "text"),
+)
 
 
 class TableWriter:
-    """One table on its way to disk: checks, counts and digest, all in one pass of `ROWS` rows at a time."""
+    """One table on its way to disk: checks, counts and digest, all in one pass of `table.step` rows at a time."""
 
     def __init__(self, table: Table, folder: Path) -> None:
         self.table = table
@@ -40,7 +47,7 @@ class TableWriter:
         """All rows. Raises `VlpipeError` for the first one that is wrong, and for an id that stands twice."""
         iterator = iter(rows)
         with pq.ParquetWriter(self.path, self.table.schema, compression="zstd") as file:
-            while part := list(islice(iterator, ROWS)):
+            while part := list(islice(iterator, self.table.step)):
                 file.write_batch(self._take(part))
         twice = self.ids[self.table.id].repeated()
         if twice:
@@ -72,7 +79,7 @@ class TableWriter:
         columns = dict(zip(self.table.schema.names, zip(*values, strict=True), strict=True))
         for name, ids in self.ids.items():
             ids.extend(columns[name])
-        self.splits.update(split for split in columns["split"] if split is not None)
+        self.splits.update(split for split in columns.get("split", ()) if split is not None)
         self.rows += len(part)
         self.digest.update(batch)
         return batch
@@ -87,34 +94,37 @@ def write_manifest(
     image_root: Path,
     images: Iterable[Row],
     texts: Iterable[Row],
+    regions: Iterable[Row] = (),
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Manifest:
-    """Write the rows, `images` read to its end before `texts`, in memory that does not grow with them but for 16
-    bytes an id or reference and 16 more for each id sorted: 2 million images with a text each cost 192 MB.
+    """Write the rows, `images` read to its end before `texts` and these before `regions`, in memory that does not
+    grow with them but for 16 bytes an id or reference and 16 more for each id sorted: 2 million images with a
+    text each cost 192 MB.
 
-    One side may be empty. Where the folder holds a manifest of the same rows, its tables stay as they are.
-    Raises `VlpipeError`: a wrong row, named; an id that stands twice, or a reference to a row that is not
-    there; no rows at all; other rows in the folder and not `overwrite`.
+    One side may be empty; without regions there is no table of them. Where the folder holds a manifest of the
+    same rows, its tables stay as they are. Raises `VlpipeError`: a wrong row, named; an id that stands twice, or
+    a reference to a row that is not there; no rows at all; other rows in the folder and not `overwrite`.
     """
     with _workshop(folder) as workshop:
-        writers = {side: TableWriter(table, workshop) for side, table in TABLES.items()}
-        writers["image"].write(images)
-        writers["text"].write(texts)
-        if not any(writer.rows for writer in writers.values()):
+        writers = {kind: TableWriter(table, workshop) for kind, table in TABLES.items()}
+        for writer, rows in zip(writers.values(), (images, texts, regions), strict=True):
+            writer.write(rows)
+        if not (writers["image"].rows or writers["text"].rows):
             raise VlpipeError(f"'{name}' has no rows, neither images nor texts; nothing was written")
-        writers["text"].check_known("image_id", writers["image"])
-        writers["text"].check_known("source_text_id", writers["text"])
+        for kind, column, owner in REFERENCES:
+            writers[kind].check_known(column, writers[owner])
+        kept = [writer for writer in writers.values() if writer.rows or not writer.table.optional]
         description = Description(
             format=FORMAT,
             name=name,
             source=source,
             licence=licence,
             image_root=_relative(image_root, folder),
-            digest=manifest_digest({writer.table.name: writer.digest for writer in writers.values()}),
-            counts={writer.table.name: writer.rows for writer in writers.values()},
-            splits={writer.table.name: dict(sorted(writer.splits.items())) for writer in writers.values()},
-            files={writer.table.file: file_digest(writer.path) for writer in writers.values()},
+            digest=manifest_digest({writer.table.name: writer.digest for writer in kept}),
+            counts={writer.table.name: writer.rows for writer in kept},
+            splits={w.table.name: dict(sorted(w.splits.items())) for w in kept if "split" in w.table.required},
+            files={writer.table.file: file_digest(writer.path) for writer in kept},
             settings=dict(settings or {}),
         )
         _publish(workshop, folder, description, overwrite)
@@ -147,7 +157,9 @@ def _publish(workshop: Path, folder: Path, description: Description, overwrite: 
         description = description.model_copy(update={"files": standing.description.files})
     else:
         path.unlink(missing_ok=True)
-        for table in (IMAGES, TEXTS):
+        for table in TABLES.values():
+            (folder / table.file).unlink(missing_ok=True)
+        for table in tables_of(description):
             _settle(workshop / table.file)
             (workshop / table.file).replace(folder / table.file)
         fsync_folder(folder)

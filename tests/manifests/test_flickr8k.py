@@ -79,7 +79,7 @@ def test_wrong_layouts_say_what_was_expected_and_where_it_is(tmp_path: Path) -> 
         root = publish(root) if name in ("token.txt", "photos") else listed(root)
         gone = {"token.txt": "Flickr8k.token.txt", "photos": "Flicker8k_Dataset", "captions": "captions.jsonl"}
         (root / gone.get(name, name)).rename(tmp_path / f"gone-{name}")
-        with pytest.raises(VlpipeError, match=f"is not Flickr8k: {expected}"):
+        with pytest.raises(VlpipeError, match=f"is not Flickr8k: it has no .*; {expected}"):
             build("flickr8k", root, tmp_path / "m")
     root = publish(tmp_path / "split")
     (root / "Flickr_8k.devImages.txt").unlink()
@@ -93,7 +93,7 @@ def test_wrong_contents_are_named(tmp_path: Path) -> None:
     tokens, dev = root / "Flickr8k.token.txt", root / "Flickr_8k.devImages.txt"
     good_tokens, good_dev = tokens.read_text(), dev.read_text()
     tokens.write_text(good_tokens.replace("\t", " ", 1))
-    with pytest.raises(VlpipeError, match=r"line 1 is 'b_1\.jpg#0 Caption.*expected NAME\.jpg#N, a tab, a text"):
+    with pytest.raises(VlpipeError, match=r"line 1 is 'b_1\.jpg#0 Caption.*line is NAME\.jpg#N, a tab, a text"):
         build("flickr8k", root, tmp_path / "m")
     tokens.write_text(good_tokens)
     dev.write_text(good_dev + "d_4.jpg\n")
@@ -112,7 +112,7 @@ def test_wrong_contents_are_named(tmp_path: Path) -> None:
     root = listed(tmp_path / "listed")
     text = (root / "captions.jsonl").read_text()
     (root / "captions.jsonl").write_text(text + text)
-    with pytest.raises(VlpipeError, match=r"line 5: expected image \(once\)"):
+    with pytest.raises(VlpipeError, match=r"line 5: image 'b_1\.jpg' stands twice; expected image \(once\)"):
         build("flickr8k", root, tmp_path / "m")
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
 from vlpipe.manifests.build import build
 from vlpipe.manifests.check import check
-from vlpipe.manifests.commands import manifest as command
 from vlpipe.manifests.writer import write_manifest
+from vlpipe.pipeline import manifest as command
 
 
 def run(*arguments: object) -> Result:

