@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 # name -> (module:object, what it does); the words stand here too so that --help imports no stage (a test
 # compares them with the commands' own).
 COMMANDS = {
-    "manifest": ("vlpipe.manifests.commands:manifest", "Build and check tables of images and texts."),
+    "manifest": ("vlpipe.pipeline:manifest", "Build, check and extend tables of images and texts."),
     "extract": ("vlpipe.extract.commands:extract", "Encode a manifest once into the cache."),
     "train-head": ("vlpipe.heads.commands:train_head", "Train small heads on cached features."),
     "eval": ("vlpipe.evaluate.commands:evaluate", "Measure finished runs; numbers go to the ledger."),
@@ -23,10 +24,28 @@ COMMANDS = {
         "vlpipe.backbones.commands:train_backbone",
         "Train whole towers with OBJECTIVE on a manifest's images and captions.",
     ),
-    "cache": ("vlpipe.cache_store.commands:cache", "Look at the features that are cached."),
+    "cache": ("vlpipe.pipeline:cache", "Look after the features that are cached."),
     "list": ("vlpipe.pipeline:list_shelf", "List what can be named on the command line."),
     "demo": ("vlpipe.pipeline:demo", "Run the main job on made-up digits with the bundled encoder."),
     "doctor": ("vlpipe.pipeline:doctor", "Show versions and check that this installation works."),
+}
+MANIFEST_COMMANDS = {
+    "build": ("vlpipe.manifests.commands:build", "Build the manifest of a published data set."),
+    "from-table": (
+        "vlpipe.manifests.commands:from_table",
+        "Make a manifest of a CSV, JSON lines or Parquet table.",
+    ),
+    "check": ("vlpipe.manifests.commands:check", "Check digest, files, splits and texts of a manifest."),
+    "views": ("vlpipe.derive.commands:views", "Add views of the captions: less said, or said otherwise."),
+    "negatives": ("vlpipe.derive.commands:negatives", "Add hard negatives of the captions: one thing changed."),
+}
+CACHE_COMMANDS = {
+    "ls": ("vlpipe.cache_store.commands:ls", "List all stores: encoder, outputs, rows, size."),
+    "show": ("vlpipe.cache_store.commands:show", "Show one store: counts, and every output's fingerprint."),
+    "verify": ("vlpipe.extract.tools.commands:verify", "Check every file's checksum and name the damaged rows."),
+    "gc": ("vlpipe.heads.commands:gc", "Delete what nothing refers to."),
+    "export": ("vlpipe.cache_store.commands:export", "Write an output's rows to safetensors, npz or Parquet."),
+    "import": ("vlpipe.extract.tools.commands:import_", "Make a store of features from an .npy file."),
 }
 SHELVES = {
     "encoders": "vlpipe.extract.contracts:SHELF",
@@ -45,29 +64,35 @@ def _load(path: str) -> object:
     return getattr(importlib.import_module(module), attribute)
 
 
-class Root(click.Group):
+class Lazy(click.Group):
     """A group that imports a command's module only when that command is called."""
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], what: str, **kwargs: Any) -> None:
+        """`table` is like `COMMANDS`; `what` says in errors what its names are."""
+        super().__init__(*args, **kwargs)
+        self._table = table
+        self._what = what
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order in which a project uses them."""
-        return list(COMMANDS)
+        return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One command, imported now."""
-        if cmd_name not in COMMANDS:
-            raise UnknownNameError("command", cmd_name, COMMANDS)
-        command = _load(COMMANDS[cmd_name][0])
+        if cmd_name not in self._table:
+            raise UnknownNameError(self._what, cmd_name, self._table)
+        command = _load(self._table[cmd_name][0])
         if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name][0]} is not a command")
+            raise TypeError(f"{self._table[cmd_name][0]} is not a command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands from the words above."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+            formatter.write_dl([(name, words) for name, (_, words) in self._table.items()])
 
 
-@click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Lazy, table=COMMANDS, what="command", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="vlpipe")
 def cli() -> None:
     """Encode images and texts once with frozen models, then train and evaluate small heads on the cache.
@@ -75,6 +100,16 @@ def cli() -> None:
     Exit codes: 0 done, 1 an error that you can mend, 2 usage, 3 done but too many rows failed, 4 stale or
     foreign cache or run, 130 interrupted.
     """
+
+
+@click.command(cls=Lazy, table=MANIFEST_COMMANDS, what="manifest command")
+def manifest() -> None:
+    """Build, check and extend tables of images and texts."""
+
+
+@click.command(cls=Lazy, table=CACHE_COMMANDS, what="cache command")
+def cache() -> None:
+    """Look after the features that are cached."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`vlpipe cache`: what the cache holds."""
+"""`vlpipe cache ls`, `show` and `export`: what a cache holds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
-@click.group()
-def cache() -> None:
-    """Look at the features that are cached."""
-
-
-@cache.command()
+@click.command(short_help="List all stores: encoder, outputs, rows, size.")
 @click.option(
     "--cache",
     "folder",
@@ -42,11 +37,11 @@ def ls(folder: Path, as_json: bool) -> None:
         _print_table(stores)
 
 
-@cache.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.command(short_help="Show one store: counts, and every output's fingerprint.")
+@click.argument("path")
 @as_json
-def show(path: Path, as_json: bool) -> None:
-    """Show one store: counts, and every output's fingerprint."""
+def show(path: str, as_json: bool) -> None:
+    """Show one store, a folder or a URL such as s3://bucket/...: counts, and every output's fingerprint."""
     from vlpipe.cache_store.stores import store_info
 
     record = _record(store_info(path))
@@ -60,6 +55,39 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(f"output {name}:")
         for field, value in {**output.pop("fingerprint"), **output}.items():
             click.echo(f"  {field}: {value}")
+
+
+@click.command(short_help="Write an output's rows to safetensors, npz or Parquet.")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--output", help="Needed where the store has several.")
+@click.option(
+    "--out", "file", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="The file; its suffix says the format: .safetensors, .npz or .parquet.",
+)  # fmt: skip
+@click.option("--dtype", type=click.Choice(["float32"]), help="Default: as the store keeps it.")
+@click.option("--overwrite", is_flag=True, help="Replace the file where there is one.")
+@as_json
+def export(store: Path, as_json: bool, **options: Any) -> None:
+    """Write the usable rows of one output of STORE to a file, in row order, with their ids.
+
+    A .safetensors file has one tensor, named as the output, and the ids as a JSON list in its metadata "ids"; an
+    .npz has the arrays features, ids and status (1 ok, 3 cut); a .parquet has the columns id, status and feature.
+    Manifest digest and fingerprint go along as JSON: metadata (or array) "vlpipe".
+    """
+    from dataclasses import asdict
+
+    from vlpipe.cache_store.export import export_features
+    from vlpipe.foundation.console import size_words
+    from vlpipe.foundation.progress import progress
+
+    with progress("rows", None) as advance:
+        made = export_features(store, **options, advance=advance)
+    if as_json:
+        _print_json(asdict(made))
+        return
+    left = f", {made.left_out:,} rows that are not usable are left out" if made.left_out else ""
+    shape = " x ".join(map(str, made.shape)) or "1"
+    click.echo(f"{made.rows:,} rows of {shape} {made.dtype}{left} -> {made.file} ({size_words(made.bytes)})")
 
 
 def _record(store: StoreInfo) -> dict[str, Any]:
@@ -86,7 +114,7 @@ def _print_table(stores: list[StoreInfo]) -> None:
     for name in ("rows", "ok", "failed", *shown, "size", "age"):
         table.add_column(name, justify="right", no_wrap=True)
     for store in stores:
-        cells = [store.path.stem] if store.problem else _cells(store, shown)
+        cells = [store.path.name.removesuffix(".zarr")] if store.problem else _cells(store, shown)
         table.add_row(*map(Text, cells))  # not as rich's markup, which brackets in a name would be
     print_table(table)
     for store in stores:
@@ -96,19 +124,13 @@ def _print_table(stores: list[StoreInfo]) -> None:
 
 def _cells(store: StoreInfo, shown: list[str]) -> list[str]:
     """One store's cells; its encoder is named as the folder is, `show` gives it in full."""
-    encoder, _, side = store.path.stem.rpartition(".")
+    from vlpipe.foundation.console import size_words
+
+    encoder, _, side = store.path.name.removesuffix(".zarr").rpartition(".")
     counts = (store.rows, store.ok, store.failed, *(getattr(store, name) for name in shown))
     numbers = [f"{count:,}" for count in counts]
     names = [encoder, side, ", ".join(store.outputs), store.manifest[:12]]
-    return [*names, *numbers, _size(store.bytes), _age(store.created)]
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+    return [*names, *numbers, size_words(store.bytes), _age(store.created)]
 
 
 def _age(created: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from vlpipe.cache_store.errors import CorruptCacheError
 from vlpipe.cache_store.group import Group
 from vlpipe.cache_store.layout import CONTENT_HASH, HASH_BYTES, STATUS, USABLE
 from vlpipe.cache_store.markers import Marker
+from vlpipe.cache_store.places import Place, each
 
 Crcs = Mapping[int, int]
 
@@ -35,7 +35,7 @@ class Committed:
         return np.isin(self.status, USABLE)
 
 
-def committed_blocks(store: Path, group: Group, array: StoredArray) -> Committed:
+def committed_blocks(store: Place, group: Group, array: StoredArray) -> Committed:
     """What is committed of one output now.
 
     Markers decide; rows of other blocks are absent, whatever the status array says. Raises `CorruptCacheError`.
@@ -44,12 +44,16 @@ def committed_blocks(store: Path, group: Group, array: StoredArray) -> Committed
     status = np.zeros(group.rows, np.uint8)
     crcs: dict[int, int] = {}
     content: dict[int, int] = {}
-    for block in group.blocks:
+
+    def marker_of(block: int) -> Marker | None:
         span = group.span(block)
-        marker = _marker_with_status(store, group, block, books, status[span.start : span.stop])
+        return _marker_with_status(store, group, block, books, status[span.start : span.stop])
+
+    for block, marker in zip(group.blocks, each(store, marker_of, group.blocks), strict=True):
+        span = group.span(block)
         files = marker.files.get(array.folder.name) if marker else None
         if marker and files:
-            if files.bytes != array.file_bytes or len(files.crc32c) != len(array.chunks(span)):
+            if files.seal != array.seal or len(files.crc32c) != len(array.chunks(span)):
                 raise array.damaged(array.chunks(span)[0], "is not of the array that its block's marker names")
             crcs.update(zip(array.chunks(span), files.crc32c, strict=True))
             content[block] = marker.files[CONTENT_HASH].crc32c[0]
@@ -58,22 +62,25 @@ def committed_blocks(store: Path, group: Group, array: StoredArray) -> Committed
     return Committed(status, crcs, content)
 
 
-def content_hashes(store: Path, group: Group, committed: Committed) -> NDArray[np.uint8]:
+def content_hashes(store: Place, group: Group, committed: Committed) -> NDArray[np.uint8]:
     """What was encoded, (rows, 16): content hashes of usable rows, zeros for all others.
 
     Raises `CorruptCacheError` for a damaged block, or one that was written again since.
     """
     books = StoredArray.open(store / CONTENT_HASH)
     found = np.zeros((group.rows, HASH_BYTES), np.uint8)
-    for block, crc in committed.content.items():
+
+    def fill(block: int) -> None:
         span = group.span(block)
-        books.read(block, crc, found[span.start : span.stop])
+        books.read(block, committed.content[block], found[span.start : span.stop])
+
+    list(each(store, fill, committed.content))
     found[~committed.usable] = 0
     return found
 
 
 def _marker_with_status(
-    store: Path, group: Group, block: int, books: StoredArray, out: NDArray[np.uint8]
+    store: Place, group: Group, block: int, books: StoredArray, out: NDArray[np.uint8]
 ) -> Marker | None:
     """A block's marker, with the status that belongs to it in `out`.
 

@@ -14,7 +14,18 @@ class StaleCacheError(StaleError):
 
 
 class CorruptCacheError(VlpipeError):
-    """A file of the store is missing, short or altered; names the file and the rows that it held."""
+    """A file of the store is missing, short or altered; names the file and the rows that it held.
+
+    `why` says it in a few words where that is known: "is missing".
+    """
+
+    def __init__(self, message: str, why: str = "is damaged") -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class DamagedError(VlpipeError):
+    """A check has found damage, which it has told."""
 
 
 class NotCachedError(VlpipeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,13 +25,17 @@ from vlpipe.cache_store.layout import (
     ArraySpec,
     Side,
     default_chunk_rows,
+    default_file_rows,
     lock_path,
     marker_path,
     rows_path,
 )
 from vlpipe.cache_store.markers import Marker
 from vlpipe.cache_store.metadata import guarded, read_json, read_node, sealed
+from vlpipe.cache_store.places import Place
 from vlpipe.foundation.files import fsync_folder
+
+BOOKS: Mapping[str, tuple[int, ...]] = {STATUS: (), CONTENT_HASH: (HASH_BYTES,)}  # kept for all outputs, by row
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Group:
         return cls(manifest, side, encoder, dict(constants), len(ids), block_rows, ids_digest(ids), "", created)
 
     @classmethod
-    def open(cls, store: Path) -> Group:
+    def open(cls, store: Place) -> Group:
         """Read a store's group; raises `NotCachedError`, `CorruptCacheError`, `StaleCacheError`."""
         if not store.exists():
             raise NotCachedError(f"there is no store '{store}'; make it with `vlpipe extract`")
@@ -72,12 +77,12 @@ class Group:
         """The rows of a block."""
         return range(block * self.block_rows, min(self.rows, (block + 1) * self.block_rows))
 
-    def marker(self, store: Path, block: int) -> Marker | None:
+    def marker(self, store: Place, block: int) -> Marker | None:
         """A block's marker, None when it is not committed; raises `CorruptCacheError`."""
         return Marker.read(store, block, self.span(block), self.ids)
 
 
-def output_names(store: Path) -> list[str]:
+def output_names(store: Place) -> list[str]:
     """The outputs that a store has arrays for, sorted."""
     names = (path.parent.name for path in store.glob("*/zarr.json"))
     return sorted(name for name in names if name not in (STATUS, CONTENT_HASH))
@@ -91,15 +96,32 @@ def create_store(store: Path, group: Group, ids: Ids) -> None:
     group = replace(group, table=file_seal(table))
     with _made_whole(store, store) as part:
         zarr.create_group(part, attributes={"vlpipe": sealed(asdict(group))})
-        create_array(part / STATUS, group, (), "uint8", {}, group.block_rows)
-        create_array(part / CONTENT_HASH, group, (HASH_BYTES,), "uint8", {}, group.block_rows)
+        for name, shape in BOOKS.items():
+            create_array(part / name, group, shape, "uint8", {}, group.block_rows)
         marker_path(part, 0).parent.mkdir()
         lock_path(part, 0).parent.mkdir()
         write_durable(rows_path(part), [table])
 
 
+def write_group(store: Path, group: Group) -> None:
+    """Write a group's metadata anew, durably; arrays and their rows stay."""
+    attributes = {"vlpipe": sealed(asdict(group))}
+    document = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
+    write_durable(store / "zarr.json", [json.dumps(document, indent=2).encode()])
+    fsync_folder(store)
+
+
+def add_book(store: Path, name: str, group: Group) -> None:
+    """Add the array of status or of content hashes, or the metadata that it has lost."""
+    with _made_whole(store / name, store) as part:
+        create_array(part, group, BOOKS[name], "uint8", {}, group.block_rows)
+
+
 def add_output(store: Path, name: str, group: Group, spec: ArraySpec, fingerprint: Fingerprint) -> None:
-    """Add an empty array for an output; when another process adds it first, that one stays."""
+    """Add an empty array for an output, or the metadata that it has lost.
+
+    When another process adds it first, that one stays.
+    """
     chunk_rows = default_chunk_rows(group.block_rows, spec.row_bytes)
     with _made_whole(store / name, store) as part:
         create_array(part, group, spec.shape, spec.dtype, fingerprint, chunk_rows)
@@ -112,10 +134,13 @@ def create_array(
     import zarr
     from zarr.codecs import Crc32cCodec
 
+    file_rows = default_file_rows(group.rows, group.block_rows, chunk_rows)
     array: Any = zarr.create_array(
         folder,
         shape=(group.rows, *shape),
         chunks=(chunk_rows, *shape),
+        shards=None if file_rows == chunk_rows else (file_rows, *shape),
+        chunk_key_encoding={"name": "default", "separator": "."},
         dtype=dtype,
         compressors=[Crc32cCodec()],  # not a compressor, but only this place of zarr's takes it
         fill_value=0,
@@ -148,8 +173,9 @@ def _move(part: Path, place: Path) -> None:
     try:
         part.rename(place)
     except OSError:
-        if not (place / "zarr.json").exists():
-            raise
+        if not (place / "zarr.json").exists():  # a folder that has lost it; else this raises again
+            (part / "zarr.json").replace(place / "zarr.json")
+            fsync_folder(place)
     fsync_folder(place.parent)
 
 

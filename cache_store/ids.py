@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.errors import CorruptCacheError, RowsError
 from vlpipe.cache_store.layout import rows_path
+from vlpipe.cache_store.places import Place
 
 Ids = Any  # pa.LargeStringArray; pyarrow has no types
 
@@ -59,7 +59,7 @@ def file_seal(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_ids(store: Path, seal: str, rows: int) -> Ids:
+def read_ids(store: Place, seal: str, rows: int) -> Ids:
     """The ids of a store; raises `CorruptCacheError`."""
     path = rows_path(store)
     try:
@@ -78,9 +78,10 @@ def read_ids(store: Path, seal: str, rows: int) -> Ids:
 
 def positions_of(ids: Ids, asked: Sequence[str]) -> NDArray[np.int64]:
     """The row of each asked id; raises `RowsError` that names the first unknown ones."""
-    found = pc.index_in(pa.array(asked, pa.large_string()), value_set=ids)
+    column = pa.array(asked, pa.large_string())
+    found = pc.index_in(column, value_set=ids)
     if found.null_count:
-        unknown = [asked[i] for i in np.flatnonzero(found.is_null())[:3]]
+        unknown = column.take(np.flatnonzero(found.is_null())[:3]).to_pylist()
         raise RowsError(
             f"{found.null_count} of {len(asked)} ids are not in the store, first {unknown}; expected ids such as "
             f"'{ids[0]}' of the same manifest"

@@ -3,7 +3,7 @@
     CACHE/<manifest digest, 12 digits>/<encoder slug>.<side>.zarr/
         zarr.json                    the group; attribute `vlpipe`: manifest, side, encoder, rows, block size
         <output>/zarr.json           one array per output, (rows, *shape); attribute `vlpipe`: its fingerprint
-        <output>/c/<chunk>/0...      plain little-endian rows, then their crc32c in 4 bytes
+        <output>/c.<file>.0...       a chunk: plain little-endian rows, then their crc32c in 4 bytes; or a shard
         content_hash/                uint8 (rows, 16): what was encoded, one chunk a block
         status/                      uint8 (rows,): a `Status` each, one chunk a block
         status/rows.parquet          the ids, in row order
@@ -13,6 +13,12 @@
 The last three stand inside the `status` array's folder because zarr-python (3.1), when it lists a group's members,
 warns about every child of the group's folder that is neither array nor group, hidden ones too; it never looks
 inside an array's folder. So opening, reading and `members()`, also to the bottom, are silent for a store.
+
+A chunk's key has dots instead of slashes: files of one folder last after one sync of it, not one for each level.
+
+An array of very many chunks, several a block, has one shard a block. A shard is written whole, so it cannot
+be more than what is committed at a time: 256 MiB at most, where stores that are written once take 1 GiB. A set of
+10 million rows of 256 x 384 float16 tokens is then 9,800 files of 192 MiB instead of 156,000 of 12 MiB.
 """
 
 from __future__ import annotations
@@ -23,13 +29,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
+from vlpipe.cache_store.places import Place, refuse_remote
 from vlpipe.foundation.errors import UsageError
 
 FORMAT = 1
+AnyPlace = TypeVar("AnyPlace", bound=Place)
 Side = Literal["image", "text"]
 DTYPES = ("float16", "float32")
 STATUS = "status"
@@ -38,6 +46,9 @@ HASH_BYTES = 16
 CHUNK_BYTES = 16 << 20
 BLOCK_BYTES = 256 << 20
 BLOCK_ROWS = 1 << 14
+# 2,048 chunks of 8 to 16 MiB are 16 to 32 GiB: up to there the files of a set are listed, copied and uploaded
+# in little time, and a chunk of its own is the simplest to read; above, their number begins to cost.
+MANY_CHUNKS = 2048
 
 
 class Status(IntEnum):
@@ -88,7 +99,11 @@ def slug(spec: str) -> str:
 
 
 def store_path(cache: Path, manifest_digest: str, name: str, side: Side) -> Path:
-    """`CACHE/<manifest digest, 12 digits>/<encoder slug>.<side>.zarr`; `name` is a spec or its slug."""
+    """`CACHE/<manifest digest, 12 digits>/<encoder slug>.<side>.zarr`; `name` is a spec or its slug.
+
+    Raises `UsageError` for a URL: `open_features` takes one, commands work on a local folder.
+    """
+    refuse_remote(cache)
     return cache / manifest_digest[:12] / f"{slug(name)}.{side}.zarr"
 
 
@@ -100,12 +115,12 @@ def check_output_name(name: str) -> None:
         )
 
 
-def rows_path(store: Path) -> Path:
+def rows_path(store: AnyPlace) -> AnyPlace:
     """The table of ids."""
     return store / STATUS / "rows.parquet"
 
 
-def marker_path(store: Path, block: int) -> Path:
+def marker_path(store: AnyPlace, block: int) -> AnyPlace:
     """The file whose presence commits a block."""
     return store / STATUS / "blocks" / f"{block}.json"
 
@@ -141,5 +156,10 @@ def default_block_rows(rows: int, outputs: Iterable[ArraySpec], widest: int = 0)
 
 
 def default_chunk_rows(block_rows: int, row_bytes: int) -> int:
-    """Rows per chunk file: whole rows, about 16 MiB at most, a power of two that divides the block."""
+    """Rows per chunk: whole rows, about 16 MiB at most, a power of two that divides the block."""
     return min(block_rows, power_of_two(CHUNK_BYTES / row_bytes))
+
+
+def default_file_rows(rows: int, block_rows: int, chunk_rows: int) -> int:
+    """Rows per file: a chunk's, or a block's where there would be more than `MANY_CHUNKS` files otherwise."""
+    return block_rows if -(-rows // chunk_rows) > MANY_CHUNKS else chunk_rows

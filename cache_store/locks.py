@@ -2,7 +2,10 @@
 
 `flock` belongs to the open file, and the system drops it when the process ends, however that happens: a lock file
 left by a dead process is no obstacle. Lock files are empty and never removed (removing one races with its next
-holder). On a network folder without `flock` nothing could be promised, so writing there is refused.
+holder). On a network folder without `flock` nothing could be promised, so writing there is refused; reading needs
+no lock. NFS has it, by locks of the server, which all machines respect; those of a machine that dies last until
+the server notices, a minute or two. A mount with `nolock` or `local_lock` keeps apart one machine's processes
+only: let one machine write there.
 """
 
 from __future__ import annotations
@@ -37,13 +40,36 @@ def exclusive(path: Path) -> Iterator[bool]:
     with writing(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     _held.add(handle)
+    mine = False
     try:
-        yield _try_lock(handle, path)
+        mine = _try_lock(handle, path)
+        yield mine
     finally:
         if handle in _held:
             _held.remove(handle)
-            fcntl.flock(handle, fcntl.LOCK_UN)  # now, also when a worker being forked still has a copy
+            if mine:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # now, also when a worker being forked still has a copy
             os.close(handle)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the lock: only looked at, nothing is written.
+
+    The look takes a shared lock for a moment; a writer that claims the block in that moment finds it taken.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def _try_lock(handle: int, path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Block markers: the small JSON files whose presence commits a block.
 
-A marker names the block's rows, the set of ids they belong to, how many have which status, and the size and crc32c
-of every chunk file of each committed output. It comes last, by an atomic rename, after all that it names is on
-disk.
+A marker names the block's rows, the set of ids they belong to, how many have which status, and for each committed
+output the seal of its array and the crc32c of every chunk. It comes last, by an atomic rename, after all that it
+names is on disk.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from vlpipe.cache_store.durable import write_durable
 from vlpipe.cache_store.errors import CorruptCacheError
 from vlpipe.cache_store.layout import marker_path
 from vlpipe.cache_store.metadata import read_json, sealed, unsealed
+from vlpipe.cache_store.places import Place
 from vlpipe.foundation.files import canonical_json, fsync_folder
 
 
 @dataclass(frozen=True)
 class Files:
-    """The chunk files of one array in one block: bytes of each, and their crc32c in order."""
+    """One array in one block: the crc32c of its chunks, in order, and the seal of the metadata they belong to.
 
-    bytes: int
+    The seal also tells that a damaged `zarr.json` may be written anew: it is that of what is asked for.
+    """
+
+    seal: str
     crc32c: list[int]
 
 
@@ -37,14 +42,18 @@ class Marker:
     status: Mapping[str, int]
     files: Mapping[str, Files]
 
+    def encoded(self) -> bytes:
+        """The file's bytes."""
+        return canonical_json(sealed(asdict(self))).encode()
+
     def write(self, store: Path) -> None:
         """Commit the block, durably."""
         path = marker_path(store, self.block)
-        write_durable(path, [canonical_json(sealed(asdict(self))).encode()])
+        write_durable(path, [self.encoded()])
         fsync_folder(path.parent)
 
     @classmethod
-    def read(cls, store: Path, block: int, rows: range, ids: str) -> Marker | None:
+    def read(cls, store: Place, block: int, rows: range, ids: str) -> Marker | None:
         """A block's marker, None when it is not committed.
 
         Raises `CorruptCacheError` for a marker that is altered, or is not of these rows and ids.
@@ -60,5 +69,10 @@ class Marker:
                 f"'{path}' is damaged or of other rows; rows {rows.start} to {rows.stop - 1} are in doubt: run "
                 "the same `vlpipe extract` again, it encodes only these rows"
             )
-        files = {name: Files(**entry) for name, entry in content.pop("files").items()}
-        return cls(**content, files=files)
+        return cls.of(content)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Marker:
+        """The marker of an unsealed document."""
+        files = {name: Files(**entry) for name, entry in content["files"].items()}
+        return cls(**{**content, "files": files})

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError
 from vlpipe.cache_store.layout import FORMAT
+from vlpipe.cache_store.places import Place
 from vlpipe.foundation.files import digest
-
-GUARDED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +31,7 @@ def unsealed(document: Any) -> dict[str, Any] | None:
         return None
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Place) -> Any:
     """A JSON file's value; None when it is not JSON. Raises FileNotFoundError."""
     try:
         return json.loads(path.read_bytes())
@@ -41,7 +39,7 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def read_node(folder: Path) -> dict[str, Any]:
+def read_node(folder: Place) -> dict[str, Any]:
     """A node's `vlpipe` attribute; an array's guarded metadata stands in it under "array".
 
     Raises `CorruptCacheError`, and `StaleCacheError` for a format that is newer than this program.
@@ -50,27 +48,31 @@ def read_node(folder: Path) -> dict[str, Any]:
     try:
         document = read_json(path)
         own = document["attributes"]["vlpipe"]
-        _refuse_future(path, own.get("format"))
+        _refuse_future(path, own)
         if document["node_type"] == "array":
             own = {**own, "array": guarded(document)}
+        elif (document["node_type"], document["zarr_format"]) != ("group", 3):
+            raise KeyError("node_type")
         content = unsealed(own)
     except (FileNotFoundError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError):
         content = None
     if content is None:
         raise CorruptCacheError(
-            f"'{path}' is missing, damaged, or not vlpipe's; all rows under '{folder}' are in doubt: restore "
-            "it from a copy, or delete that folder and run `vlpipe extract` again"
+            f"'{path}' is missing, damaged, or not vlpipe's; all rows under '{folder}' are in doubt: run the "
+            "same `vlpipe extract` again, it writes the file anew where that is safe"
         )
     return content
 
 
 def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an array's own metadata decides which bytes a row is."""
-    return {key: document[key] for key in GUARDED}
+    """What of an array's own metadata is sealed: all but the attributes, in which the seal lies."""
+    return {key: value for key, value in document.items() if key != "attributes"}
 
 
-def _refuse_future(path: Path, found: Any) -> None:
-    if isinstance(found, int) and found > FORMAT:
+def _refuse_future(path: Place, own: Mapping[str, Any]) -> None:
+    """A newer format is told from a flipped digit, with which the seal fits the present one."""
+    found = own.get("format")
+    if isinstance(found, int) and found > FORMAT and unsealed({**own, "format": FORMAT}) is None:
         raise StaleCacheError(
             f"'{path}' has cache format {found}, this vlpipe reads format {FORMAT}; update vlpipe, or use another "
             "--cache"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from vlpipe.cache_store.arrays import StoredArray
-from vlpipe.cache_store.durable import write_durable
-from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError, writing
+from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError
 from vlpipe.cache_store.fingerprint import Fingerprint, differences
 from vlpipe.cache_store.group import Group, add_output, create_store
-from vlpipe.cache_store.ids import Ids, parquet_bytes, read_ids
+from vlpipe.cache_store.ids import Ids
 from vlpipe.cache_store.layout import (
     CONTENT_HASH,
     STATUS,
@@ -18,23 +18,46 @@ from vlpipe.cache_store.layout import (
     check_output_name,
     default_block_rows,
     power_of_two,
-    rows_path,
 )
+from vlpipe.cache_store.mending import mend_books, mend_folders, mend_group, mend_ids, mend_output
 from vlpipe.foundation.errors import UsageError
 
 
 def open_for_writing(
     path: Path, asked: Group, ids: Ids, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
-) -> tuple[Group, dict[str, StoredArray]]:
-    """The store's group, and its arrays of these outputs, of status and of content hash."""
+) -> tuple[Group, dict[str, StoredArray], list[str]]:
+    """The store's group, its arrays of these outputs, of status and of content hash, and what was mended of these.
+
+    That is a line for each damaged file of metadata that was written anew.
+    """
     if not path.exists():
         create_store(path, asked, ids)
+    mended: list[str] = []
+    try:
+        group = checked_group(path, asked, outputs, fingerprints)
+    except CorruptCacheError:
+        group, mended = mend_group(path, asked, ids, outputs)
+    mend_folders(path)
+    mended += mend_ids(path, group, ids) + mend_books(path, group)
+    for name, spec in outputs.items():
+        mended += mend_output(path, name, group, spec, fingerprints[name])
     group = Group.open(path)
-    found = differences(_group_fields(group), _group_fields(asked))
-    if found:  # told with what else differs: another model's constants say less than its weights
-        _refuse(path, found + _foreign_outputs(path, _wanted(outputs, fingerprints)))
-    _mend_ids(path, group, ids)
-    return group, open_outputs(path, group, outputs, fingerprints)
+    return group, open_outputs(path, group, outputs, fingerprints), mended
+
+
+def checked_group(
+    path: Path, asked: Group, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
+) -> Group:
+    """The store's group; raises `StaleCacheError` that names every difference to what is asked."""
+    # Told with what else differs: another model's constants say less than its weights.
+    foreign = _foreign_outputs(path, _wanted(outputs, fingerprints))
+    try:
+        group = Group.open(path)
+    except CorruptCacheError:
+        _refuse(path, foreign)
+        raise
+    _refuse(path, differences(_group_fields(group), _group_fields(asked)) + foreign)
+    return group
 
 
 def open_outputs(
@@ -89,10 +112,10 @@ def _wanted(outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerp
 
 
 def _foreign_outputs(path: Path, wanted: Mapping[str, Fingerprint]) -> list[str]:
-    """What differs, field by field, for the outputs that the store has already."""
+    """What differs, field by field, for the outputs that the store has already, and whose metadata is whole."""
     found: list[str] = []
     for name, fields in wanted.items():
-        if (path / name).exists():
+        with suppress(CorruptCacheError):
             array = StoredArray.open(path / name)
             cached = _array_fields(array.shape, array.dtype.name, array.fingerprint)
             found += [f"{name}.{difference}" for difference in differences(cached, fields)]
@@ -105,13 +128,3 @@ def _refuse(path: Path, found: list[str]) -> None:
             f"'{path}' was made from something else: {'; '.join(found)}. Keep both with --as NAME, or use another "
             "--cache"
         )
-
-
-def _mend_ids(path: Path, group: Group, ids: Ids) -> None:
-    """Write a lost or damaged table of ids anew: the asked ids are proved to be the store's by their digest."""
-    try:
-        read_ids(path, group.table, group.rows)
-    except CorruptCacheError:
-        with writing(path):
-            write_durable(rows_path(path), [parquet_bytes(ids)])
-        read_ids(path, group.table, group.rows)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import NotCachedError
@@ -12,6 +14,7 @@ from vlpipe.cache_store.fingerprint import Fingerprint
 from vlpipe.cache_store.group import Group, output_names
 from vlpipe.cache_store.layout import Side
 from vlpipe.cache_store.markers import Marker
+from vlpipe.cache_store.places import Place, each, place_of, tree_bytes
 from vlpipe.foundation.errors import VlpipeError
 
 
@@ -32,7 +35,7 @@ class StoreInfo:
     `problem` is empty, or says why the store cannot be read; only `path` counts then.
     """
 
-    path: Path
+    path: Place
     problem: str = ""
     manifest: str = ""
     encoder: str = ""
@@ -54,11 +57,16 @@ def list_stores(cache: Path) -> list[StoreInfo]:
 
     Raises `NotCachedError` when there is no such folder.
     """
+    return [_info_or_problem(path) for path in store_paths(cache)]
+
+
+def store_paths(cache: Path) -> list[Path]:
+    """The folders of all stores of a cache; raises `NotCachedError` when there is no such folder."""
     if not cache.is_dir():
         raise NotCachedError(
             f"there is no cache folder '{cache}'; make one with `vlpipe extract`, or give --cache"
         )
-    return [_info_or_problem(path) for path in sorted(cache.glob("*/[!.]*.zarr"))]
+    return sorted(cache.glob("*/[!.]*.zarr"))
 
 
 def _info_or_problem(path: Path) -> StoreInfo:
@@ -68,10 +76,15 @@ def _info_or_problem(path: Path) -> StoreInfo:
         return StoreInfo(path, problem=str(error))
 
 
-def store_info(path: Path) -> StoreInfo:
-    """One store; raises `NotCachedError`, `CorruptCacheError`, `StaleCacheError`."""
+def store_info(path: str | Place, storage_options: Mapping[str, Any] | None = None) -> StoreInfo:
+    """One store, in a local folder or under a URL; `storage_options` go to fsspec's file system.
+
+    Raises `NotCachedError`, `CorruptCacheError`, `StaleCacheError`, `CacheReadError`.
+    """
+    path = place_of(path, storage_options)
     group = Group.open(path)
-    markers = [marker for block in group.blocks if (marker := group.marker(path, block))]
+    found = each(path, partial(group.marker, path), group.blocks)
+    markers = [marker for marker in found if marker]
     outputs = {name: _output_info(path, name, markers) for name in output_names(path)}
     whole = [marker for marker in markers if outputs.keys() <= marker.files.keys()]
     counts = {kind: sum(marker.status[kind] for marker in whole) for kind in ("ok", "failed", "cut")}
@@ -86,21 +99,14 @@ def store_info(path: Path) -> StoreInfo:
         failed=counts["failed"],
         cut=counts["cut"],
         absent=group.rows - sum(counts.values()),
-        bytes=sum(_size(file) for file in path.rglob("*")),
+        bytes=tree_bytes(path),
         block_rows=group.block_rows,
         constants=group.constants,
         outputs=outputs,
     )
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:  # a writer's unfinished file, renamed since it was listed
-        return 0
-
-
-def _output_info(path: Path, name: str, markers: list[Marker]) -> OutputInfo:
+def _output_info(path: Place, name: str, markers: list[Marker]) -> OutputInfo:
     array = StoredArray.open(path / name)
     rows = sum(marker.stop - marker.start for marker in markers if name in marker.files)
     return OutputInfo(array.shape, array.dtype.name, rows, dict(array.fingerprint))

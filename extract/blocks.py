@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vlpipe.cache_store.known import EVERYWHERE
 from vlpipe.cache_store.layout import Side
+from vlpipe.cache_store.losses import BOOKS, Loss
 from vlpipe.cache_store.values import BlockRows
 from vlpipe.extract.job import Job, Target
-from vlpipe.extract.rows import Encoded, Source
+from vlpipe.extract.rows import Encoded, Find, Source
 
 CONTENT: Mapping[Side, str] = {"image": "path", "text": "text"}
 Places = NDArray[np.int64]
+Lost = Mapping[int, Sequence[Loss]]  # by block
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,15 @@ class Task:
     target: Target
     places: Places | None
 
+    def find(self, block: int) -> Find:
+        """Where the block's content may be known.
+
+        A whole block takes nothing of its store from itself on, so that it comes out the same whether it is
+        encoded in its turn or done again later.
+        """
+        before = self.target.writer.span(block).start if self.places is None else EVERYWHERE
+        return partial(self.target.known.find, before=before)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -33,6 +46,7 @@ class Part:
 
     block: int
     task: Task
+    find: Find
     sources: list[Source]
 
     def rows(self, found: Encoded) -> BlockRows:
@@ -40,7 +54,7 @@ class Part:
         places = self.task.places
         if places is None:
             return BlockRows(found.rows, found.status, found.content_hash)
-        old = self.task.target.writer.read_block(self.block)
+        old = self.task.target.writer.read_block(self.block, places)
         rows = {name: np.array(values, np.float32) for name, values in old.rows.items()}
         status, content = old.status.copy(), old.content_hash.copy()
         for name, values in rows.items():
@@ -49,22 +63,37 @@ class Part:
         return BlockRows(rows, status, content)
 
 
-def tasks(job: Job, asked: Target, again: Places) -> dict[int, Task]:
-    """By block: what is missing of the asked outputs, and the rows `again`, counted over the whole store.
+def tasks(job: Job, asked: Target, again: Places, lost: Lost) -> dict[int, Task]:
+    """By block: what is missing of the asked outputs, what they have `lost`, and the rows `again` of the store.
 
     A row is usable only when all outputs of its block come from one content, so a block with rows to do again is
-    done for every output that it has; where it lacks an asked one, all its rows are.
+    done for every output that it has; where it lacks an asked one, or has lost its status or content hashes, all
+    its rows are. Rows that are lost, and no more, are done for the outputs that have lost them.
     """
-    found = {block: Task(asked, None) for block in asked.writer.missing()}
+    found = {block: Task(asked, None) for block in asked.writer.missing() if asked.lacks(block)}
     places = _by_block(again, asked.writer.block_rows)
     alike: dict[frozenset[str], list[int]] = defaultdict(list)
-    for block in places:
-        alike[frozenset(asked.writer.outputs_of(block))].append(block)
+    bookless = {block for block, losses in lost.items() if any(loss.output in BOOKS for loss in losses)}
+    for block in places.keys() | bookless:
+        alike[frozenset(asked.work.outputs.keys() | asked.writer.outputs_of(block))].append(block)
+    for block in lost.keys() - places.keys() - bookless - found.keys():
+        alike[frozenset(loss.output for loss in lost[block])].append(block)
     for names, blocks in alike.items():
-        target = job.widened(asked, sorted(names))
-        lacking = set(target.writer.missing(blocks))
-        found |= {block: Task(target, None if block in lacking else places[block]) for block in blocks}
+        target = job.narrowed(asked, sorted(names))
+        gone = target.writer.lost(places.keys() & {*blocks}, thorough=job.check_content)
+        for block in blocks:
+            losses = [*lost.get(block, ()), *gone.get(block, ())]
+            found[block] = Task(target, _places(target, block, places.get(block), losses))
     return found
+
+
+def _places(target: Target, block: int, again: Places | None, losses: Iterable[Loss]) -> Places | None:
+    """The rows of a block that are done, counted from its first; None for all."""
+    if target.lacks(block) or any(loss.output in BOOKS for loss in losses):
+        return None
+    start = target.writer.span(block).start
+    gone = (np.arange(loss.rows.start, loss.rows.stop) - start for loss in losses)
+    return np.unique(np.concatenate([np.empty(0, np.int64) if again is None else again, *gone]))
 
 
 def _by_block(rows: Places, size: int) -> dict[int, Places]:
@@ -81,6 +110,8 @@ def sources(job: Job, todo: Mapping[int, Task], block_rows: int, parts: deque[Pa
     for block, batch in enumerate(batches):
         if task := todo.get(block):
             rows = batch if task.places is None else batch.take(pa.array(task.places))
-            read = list(map(Source, rows.column(0).to_pylist(), rows.column(1).to_pylist()))
-            parts.append(Part(block, task, read))
+            find = task.find(block)
+            ids, contents = (column.to_pylist() for column in rows)
+            read = [Source(id, content, find) for id, content in zip(ids, contents, strict=True)]
+            parts.append(Part(block, task, find, read))
             yield from read

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from vlpipe.cache_store.layout import Side
     from vlpipe.extract.contracts import Encoder
     from vlpipe.extract.job import Job
+    from vlpipe.extract.plan import Plan
     from vlpipe.extract.run import Summary
     from vlpipe.manifests.manifest import Manifest
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
+HEALED = 20  # lines on what was healed
 
 
 @click.command(short_help="Encode a manifest once into the cache.")
@@ -45,12 +47,16 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--retry-failed", is_flag=True, help="Encode the rows that failed before again.")
 @click.option(
     "--check-content/--trust-content", default=True, show_default=True,
-    help="Read the pictures of cached rows too, and encode again those that were replaced.",
+    help="Read cached rows and their pictures too, and encode again those that are damaged or were replaced; to "
+    "trust is quicker: of cached rows, only files that are missing or too short are noticed then.",
 )  # fmt: skip
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of the encoder's settings."
 )
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, read as TOML; may repeat.")
+@click.option(
+    "--plan", is_flag=True, help="Only say what would be done, how large it gets, and how long it takes."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a store instead of a line.")
 def extract(encoders: tuple[str, ...], **options: Any) -> None:
     """Encode a manifest's images and texts with frozen models; what is in the cache already stays as it is."""
@@ -61,9 +67,14 @@ def extract(encoders: tuple[str, ...], **options: Any) -> None:
     if options["name"] and len(encoders) > 1:
         raise UsageError(f"--as '{options['name']}' names one store, but {len(encoders)} encoders are given")
     _pin_threads(options["threads"])
+    jobs = _jobs(encoders, options)
+    if options["plan"]:
+        _tell_plans(jobs, options["as_json"])
+        return
     failed: list[str] = []
-    for job in _jobs(encoders, options):
+    for job in jobs:
         summary = encode(job)
+        _tell_healed(summary.healed)
         click.echo(_json(summary) if options["as_json"] else _line(summary))
         try:
             summary.check(options["max_failures"])
@@ -71,6 +82,25 @@ def extract(encoders: tuple[str, ...], **options: Any) -> None:
             failed.append(str(error))
     if failed:
         raise TooManyFailuresError("; ".join(failed))
+
+
+def _tell_plans(jobs: list[Job], as_json: bool) -> None:
+    from vlpipe.cache_store.preview import Growth, check_room
+    from vlpipe.extract.plan import plan, plan_line
+
+    plans = []
+    for job in jobs:
+        plans.append(plan(job))
+        click.echo(_json(plans[-1]) if as_json else plan_line(plans[-1]))
+    total = Growth(sum(found.bytes for found in plans), sum(found.files for found in plans))
+    check_room(jobs[0].store if len(jobs) == 1 else jobs[0].cache, total)
+
+
+def _tell_healed(lines: tuple[str, ...]) -> None:
+    for line in lines[:HEALED]:
+        click.echo(f"healed: {line}", err=True)
+    if len(lines) > HEALED:
+        click.echo(f"healed: and {len(lines) - HEALED} more", err=True)
 
 
 def _pin_threads(threads: int | None) -> None:
@@ -151,7 +181,7 @@ def _check_taken(asked: tuple[str, ...], known: dict[str, None]) -> None:
         find_output(name, known)
 
 
-def _json(summary: Summary) -> str:
+def _json(summary: Summary | Plan) -> str:
     import json
     from dataclasses import asdict
 
@@ -160,10 +190,11 @@ def _json(summary: Summary) -> str:
 
 def _line(summary: Summary) -> str:
     """`bundled:mad-clip image pooled: encoded 40 of 100 rows, 60 were there; 99 ok, 1 failed -> STORE`."""
-    if not summary.encoded:
+    if not summary.encoded and not summary.copied:
         done = f"encoded 0, all {summary.rows} rows were there"
     else:
-        done = f"encoded {summary.encoded} rows in {summary.seconds:.1f} s, {summary.already} were there"
+        copied = f", copied {summary.copied} rows of equal content" if summary.copied else ""
+        done = f"encoded {summary.encoded} rows{copied} in {summary.seconds:.1f} s, {summary.already} were there"
     counts = {
         "ok": summary.ok,
         "cut": summary.cut,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from vlpipe.cache_store.errors import writing
 from vlpipe.foundation.files import fsync_folder, write_atomic
 
 Record = Mapping[str, str]
@@ -21,16 +22,17 @@ class FailureFile:
         self.path = store.with_suffix(".failures.jsonl")
 
     def read(self) -> list[Record]:
-        """What is listed, in order; of two records of one id the later counts."""
+        """What is listed, in order; of two records of one id the later counts. A damaged line counts as none."""
         if not self.path.exists():
             return []
-        return [json.loads(line) for line in self.path.read_bytes().split(b"\n")[:-1]]  # the last was cut short
+        lines = self.path.read_bytes().split(b"\n")[:-1]  # the last was cut short
+        return [record for record in map(_record, lines) if record is not None]
 
     def add(self, records: Collection[Record]) -> None:
         """List some rows, durably; costs what they do, however many are listed already."""
         if not records:
             return
-        with self._locked(), self.path.open("ab+") as file:
+        with writing(self.path), self._locked(), self.path.open("ab+") as file:
             file.seek(max(file.tell() - 1, 0))
             if file.read() not in (b"", b"\n"):  # a kill has cut the last line short
                 file.seek(0)
@@ -50,8 +52,8 @@ class FailureFile:
             kept = failed(latest)
             if not kept:
                 self.path.unlink()
-            elif len(kept) < len(records):
-                write_atomic(self.path, _lines(record for name, record in latest.items() if name in kept))
+            elif (lines := _lines(latest[name] for name in latest if name in kept)) != self.path.read_bytes():
+                write_atomic(self.path, lines)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -62,6 +64,14 @@ class FailureFile:
             yield
         finally:
             os.close(handle)
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("id"), str) else None
 
 
 def _lines(records: Iterable[Record]) -> bytes:

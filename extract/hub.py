@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 SECONDS = 10  # as long as the library waits for one file's header
 
 
@@ -17,3 +20,16 @@ def hub_answers() -> bool:
     except Exception:  # a kind that depends on the library below the hub's
         return False
     return True
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, libraries that ask the hub by themselves look into its local cache at once."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from vlpipe.cache_store.known import KnownContent
 from vlpipe.cache_store.layout import ArraySpec, Side, store_path
 from vlpipe.cache_store.opening import stored_dtype
 from vlpipe.cache_store.writer import StoreWriter
@@ -22,6 +24,15 @@ class Target:
 
     writer: StoreWriter
     work: Work
+
+    def lacks(self, block: int) -> bool:
+        """Whether a block is not committed for all these outputs, whatever of them it has lost since."""
+        return not self.work.outputs.keys() <= self.writer.outputs_of(block)
+
+    @cached_property
+    def known(self) -> KnownContent:
+        """What the cache holds of these outputs already; made when it is first asked for."""
+        return KnownContent(self.writer.donor())
 
 
 @dataclass(frozen=True)
@@ -45,10 +56,11 @@ class Job:
         """The store's folder."""
         return store_path(self.cache, self.manifest.digest, self.name, self.side)
 
-    def open(self) -> Target:
+    def open(self, *, dry: bool = False) -> Target:
         """The asked outputs; makes the store, or goes on with it. Raises as `StoreWriter.open` does.
 
-        A new store's blocks are small enough for the widest output of the encoder, which may be added later.
+        A new store's blocks are small enough for the widest output of the encoder, which may be added later. With
+        `dry` nothing is made, and nothing can be written.
         """
         known = {name: ArraySpec(spec.shape, self.dtype) for name, spec in self.encoder.outputs(self.side).items()}
         names = (find_output(name, known) for name in self.outputs)
@@ -63,21 +75,23 @@ class Job:
             fingerprints=fingerprints(self.encoder, self.side, specs),
             constants=self.encoder.constants,
             widest=max(spec.row_bytes for spec in known.values()),
+            dry=dry,
         )
         return Target(writer, self._work(specs))
 
-    def widened(self, asked: Target, names: Iterable[str]) -> Target:
-        """The asked outputs and these others of the store, each in the dtype that it is kept in.
+    def narrowed(self, asked: Target, names: Iterable[str]) -> Target:
+        """These outputs only, asked ones or others of the store, each in the dtype that it is kept in.
 
         An output that the encoder does not know is left out. Raises `StaleCacheError`, `CorruptCacheError`.
         """
         known = self.encoder.outputs(self.side)
-        others = {
-            name: ArraySpec(known[name].shape, stored_dtype(self.store, name))
+        specs = {
+            name: asked.work.outputs.get(name) or ArraySpec(known[name].shape, stored_dtype(self.store, name))
             for name in names
-            if name in known and name not in asked.work.outputs
+            if name in known
         }
-        specs = {**asked.work.outputs, **others}
+        if specs.keys() == asked.work.outputs.keys():
+            return asked
         writer = asked.writer.of(specs, fingerprints(self.encoder, self.side, specs))
         return Target(writer, self._work(specs))
 

@@ -1,8 +1,8 @@
-"""Some rows of one block, encoded: prepared, each content once, in batches that never leave the block."""
+"""Some rows of one block: each content is copied where it is known, else encoded once, in batches of the block."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vlpipe.cache_store.donors import KnownRow
 from vlpipe.cache_store.layout import HASH_BYTES, ArraySpec, Side, Status
 from vlpipe.extract.contracts import Encoder, ImageItem, Prepared, TextItem
 from vlpipe.extract.pictures import content_hash, decode, read_bytes
@@ -19,15 +20,21 @@ from vlpipe.extract.prefetch import Failure, prefetch
 from vlpipe.foundation.errors import VlpipeError
 
 AHEAD = 4  # items in work or waiting per worker, beside one batch
-Result = tuple[bytes, Prepared] | Failure
+Result = tuple[bytes, Prepared | KnownRow] | Failure
+Find = Callable[[bytes], KnownRow | None]  # by content hash
+
+
+def nothing_known(content: bytes) -> None:
+    """A `Find` that has everything encoded."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One manifest row: its id, and its path or its text."""
+    """One manifest row: its id, its path or its text, and where its content may be known already."""
 
     id: str
     content: str
+    find: Find = nothing_known
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,16 @@ class Work:
 
 @dataclass
 class Encoded:
-    """Rows in the order given: `rows[output]` float32 (rows, *shape), status, content hash, failures' reasons."""
+    """Rows in the order given: `rows[output]` float32 (rows, *shape), status, content hash, failures' reasons.
+
+    `copied` counts those whose content was known.
+    """
 
     rows: dict[str, NDArray[np.float32]]
     status: NDArray[np.uint8]
     content_hash: NDArray[np.uint8]
     failures: dict[int, str] = field(default_factory=dict)
+    copied: int = 0
 
     @classmethod
     def empty(cls, work: Work, rows: int) -> Encoded:
@@ -57,6 +68,17 @@ class Encoded:
         arrays = {name: np.zeros((rows, *spec.shape), np.float32) for name, spec in work.outputs.items()}
         status = np.full(rows, Status.FAILED, np.uint8)
         return cls(arrays, status, np.zeros((rows, HASH_BYTES), np.uint8))
+
+    def copy(self, row: int, known: KnownRow) -> None:
+        """Take a row over to the bit: both dtypes of the cache fit float32."""
+        for name, values in self.rows.items():
+            values[row] = known.rows[name]
+        self.status[row] = known.status
+        self.copied += 1
+
+    def known(self, row: int) -> KnownRow:
+        """One of these rows, to be copied."""
+        return KnownRow({name: values[row] for name, values in self.rows.items()}, int(self.status[row]))
 
     def zero_norm(self) -> int:
         """Usable rows of which some output is zero throughout: they have no direction."""
@@ -67,17 +89,21 @@ class Encoded:
 
 
 def prepare_rows(work: Work, sources: Iterable[Source]) -> Generator[Result, None, None]:
-    """Content hash and tensors of each row, in order, prepared ahead in threads; closing it ends them."""
+    """Content hash and tensors of each row, in order, prepared ahead in threads; closing it ends them.
+
+    A row whose content is known is not decoded: the known row comes in place of its tensors.
+    """
     # Tokenizers hold a lock, and a text costs less than handing it to a thread.
     workers = work.workers if work.side == "image" else 0
     return prefetch(partial(_prepare, work), sources, workers, AHEAD * workers + work.batch_size)
 
 
-def encode_rows(work: Work, results: Iterator[Result], count: int) -> Encoded:
+def encode_rows(work: Work, results: Iterator[Result], count: int, find: Find = nothing_known) -> Encoded:
     """Encode the next `count` prepared rows, all of one block; what fails is that row's failure only.
 
-    The batches depend on the rows alone, so a block that is done again comes out equal to the bit. Pictures are
-    encoded as they come, texts by length, which pads less.
+    Content that has become known since it was prepared is copied, too. So the batches depend on the rows and on
+    what `find` knows alone, never on how far preparing was ahead, and a block that is done again comes out equal
+    to the bit. Pictures are encoded as they come, texts by length, which pads less.
     """
     found = Encoded.empty(work, count)
     first: dict[bytes, int] = {}
@@ -89,12 +115,16 @@ def encode_rows(work: Work, results: Iterator[Result], count: int) -> Encoded:
             continue
         content, prepared = result
         found.content_hash[row] = np.frombuffer(content, np.uint8)
-        found.status[row] = Status.CUT if any(prepared.cut) else Status.OK
         if content in first:
             repeats.append((row, first[content]))
             continue
+        known = prepared if isinstance(prepared, KnownRow) else find(content) or prepared
+        if isinstance(known, KnownRow):
+            found.copy(row, known)
+            continue
         first[content] = row
-        waiting.append((row, prepared))
+        found.status[row] = Status.CUT if any(known.cut) else Status.OK
+        waiting.append((row, known))
         if work.side == "image" and len(waiting) == work.batch_size:
             _encode(work, waiting, found)
             waiting = []
@@ -102,17 +132,24 @@ def encode_rows(work: Work, results: Iterator[Result], count: int) -> Encoded:
     for start in range(0, len(waiting), work.batch_size):
         _encode(work, waiting[start : start + work.batch_size], found)
     for row, same in repeats:
-        for values in found.rows.values():
-            values[row] = values[same]
+        found.copy(row, found.known(same))
     return found
 
 
-def _prepare(work: Work, source: Source) -> tuple[bytes, Prepared]:
-    if work.side == "text":
-        content = content_hash(source.content.encode("utf-8"))
-        return content, work.encoder.prepare(TextItem(source.id, source.content))
-    data = read_bytes(work.root / source.content)
-    return content_hash(data), work.encoder.prepare(ImageItem(source.id, decode(data)))
+def read_content(work: Work, source: Source) -> tuple[bytes, bytes]:
+    """The hash of an item's content and the content: its file's bytes, or its text's UTF-8, exactly."""
+    text = work.side == "text"
+    data = source.content.encode("utf-8") if text else read_bytes(work.root / source.content)
+    return content_hash(data), data
+
+
+def _prepare(work: Work, source: Source) -> tuple[bytes, Prepared | KnownRow]:
+    content, data = read_content(work, source)
+    if known := source.find(content):
+        return content, known
+    text = work.side == "text"
+    item = TextItem(source.id, source.content) if text else ImageItem(source.id, decode(data))
+    return content, work.encoder.prepare(item)
 
 
 def _encode(work: Work, batch: list[tuple[int, Prepared]], found: Encoded) -> None:

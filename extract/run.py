@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.layout import Side, Status
+from vlpipe.cache_store.preview import check_room
 from vlpipe.cache_store.writer import StoreWriter
-from vlpipe.extract.blocks import CONTENT, Part, Task, sources, tasks
+from vlpipe.extract.blocks import CONTENT, Lost, Part, Task, sources, tasks
 from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.job import Job, Target
 from vlpipe.extract.replaced import replaced_rows
@@ -34,7 +35,10 @@ class InterruptedRunError(VlpipeError):
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows counted: `encoded` in this run, of which `zero_norm` have no direction; the rest of the whole store."""
+    """Rows counted: `encoded` in this run, or `copied` from equal content, of which `zero_norm` have no direction.
+
+    The other counts are of the whole store; `already` were there.
+    """
 
     encoder: str
     side: Side
@@ -42,6 +46,7 @@ class Summary:
     outputs: tuple[str, ...]
     rows: int
     encoded: int
+    copied: int
     already: int
     ok: int
     cut: int
@@ -49,6 +54,7 @@ class Summary:
     zero_norm: int
     seconds: float
     failures: str | None
+    healed: tuple[str, ...] = ()  # a line for each damaged file or chunk that was made anew
 
     def check(self, allowed: float) -> None:
         """Raise `TooManyFailuresError` when more than this share of the rows failed, or all of them."""
@@ -62,19 +68,22 @@ class Summary:
 
 
 def extract(job: Job) -> Summary:
-    """Encode the blocks of a store that are missing, and rows whose picture was replaced since.
+    """Encode the blocks of a store that are missing, and rows that are damaged or whose picture was replaced.
 
     A row that fails is kept as such and listed.
 
     Raises `StaleCacheError` for a store of something else, `ValueRangeError` for a value that does not fit,
-    `InterruptedRunError`; all that was committed before stays.
+    `CacheWriteError` where the disk cannot hold it, `InterruptedRunError`; all that was committed before stays.
     """
     started = time.monotonic()
-    _check_source(job)
+    check_source(job)
     asked = job.open()
     writer = asked.writer
     rows = job.manifest.count(job.side)
-    run = _Run(job, tasks(job, asked, _again(job, writer)), asked)
+    lost = writer.lost(thorough=job.check_content)
+    todo = tasks(job, asked, _again(job, writer), lost)
+    check_room(job.store, writer.growth(block for block, task in todo.items() if task.places is None))
+    run = _Run(job, todo, asked)
     try:
         run.all_blocks()
     except KeyboardInterrupt:
@@ -93,17 +102,20 @@ def extract(job: Job) -> Summary:
         outputs=tuple(asked.work.outputs),
         rows=rows,
         encoded=run.encoded,
-        already=rows - run.encoded,
+        copied=run.copied,
+        already=rows - run.encoded - run.copied,
         ok=counts.get(Status.OK, 0),
         cut=counts.get(Status.CUT, 0),
         failed=counts.get(Status.FAILED, 0),
         zero_norm=run.zero_norm,
         seconds=round(time.monotonic() - started, 3),
         failures=str(run.failures.path) if counts.get(Status.FAILED, 0) else None,
+        healed=_healed(writer, lost),
     )
 
 
-def _check_source(job: Job) -> None:
+def check_source(job: Job) -> None:
+    """Raise `VlpipeError` where there is nothing to encode, or no folder to read it from."""
     if not job.manifest.count(job.side):
         raise VlpipeError(f"manifest '{job.manifest.folder}' has no {job.side}s to encode")
     if job.side == "image" and not job.manifest.image_root.is_dir():
@@ -122,6 +134,12 @@ def _replaced(job: Job, writer: StoreWriter) -> Iterator[int]:
         batches = job.manifest.batches("image", [CONTENT["image"]], writer.block_rows)
         paths = (path for batch in batches for path in batch.column(0).to_pylist())
         yield from replaced_rows(job.manifest.image_root, paths, writer.content(), job.workers)
+
+
+def _healed(writer: StoreWriter, lost: Lost) -> tuple[str, ...]:
+    spans = ((block, writer.span(block)) for block in sorted(writer.damaged_markers))
+    markers = (f"marker {block} (rows {span.start} to {span.stop - 1}) was damaged" for block, span in spans)
+    return (*writer.mended, *markers, *(str(loss) for block in sorted(lost) for loss in lost[block]))
 
 
 def _still_failed(writer: StoreWriter, listed: Collection[str]) -> set[str]:
@@ -148,6 +166,7 @@ class _Run:
         self.job, self.todo, self.asked = job, todo, asked
         self.failures = FailureFile(job.store)
         self.encoded = 0
+        self.copied = 0
         self.zero_norm = 0
 
     def all_blocks(self) -> None:
@@ -165,7 +184,7 @@ class _Run:
                 target = part.task.target
                 with target.writer.claim(part.block) as mine:
                     if mine:
-                        self._finish(part, encode_rows(target.work, results, len(part.sources)))
+                        self._finish(part, encode_rows(target.work, results, len(part.sources), part.find))
                 deque(results, maxlen=0)
                 advance(len(part.sources))
 
@@ -177,7 +196,10 @@ class _Run:
         self._list(found, part.sources)
         given = part.rows(found)
         part.task.target.writer.write(part.block, given.rows, given.status, given.content_hash)
-        self.encoded += len(part.sources)
+        for target in {id(task.target): task.target for task in self.todo.values()}.values():
+            target.known.add(part.block)
+        self.encoded += len(part.sources) - found.copied
+        self.copied += found.copied
         self.zero_norm += found.zero_norm()
 
     def _list(self, found: Encoded, read: list[Source]) -> None:

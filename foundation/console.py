@@ -1,4 +1,4 @@
-"""Tables on stdout."""
+"""Tables and numbers for people."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)
     console.print(table)
+
+
+def size_words(count: float) -> str:
+    """A number of bytes: 12 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,4 +1,4 @@
-"""The `train-head` command."""
+"""The `train-head` command, and `cache gc`, which has to know what runs refer to."""
 
 from __future__ import annotations
 
@@ -163,3 +163,46 @@ def _table(done: list[Member]) -> None:
         values = [f"{found[scalar]:.4g}" if scalar in found else "" for scalar in scalars]
         table.add_row(name, *map(str, member.varied.values()), *values)
     print_table(table)
+
+
+@click.command(short_help="Delete what nothing refers to.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), default=Path("cache"), envvar="VLPIPE_CACHE", show_default=True,
+    help="The cache folder.",
+)  # fmt: skip
+@click.option(
+    "--manifest", "manifests", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
+    help="A manifest whose stores stay; name all that live. Without it no store is deleted.",
+)  # fmt: skip
+@click.option(
+    "--runs", multiple=True, metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="VLPIPE_RUNS", help="Runs whose stores stay; default: runs, where there is one. May repeat.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def gc(cache: Path, manifests: tuple[Path, ...], runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
+    """Delete what nothing refers to: what killed writers left behind, and with --manifest also whole stores.
+
+    A store goes when it is of none of the manifests and no run, finished or half, was trained on it. Stores that
+    are being written stay. Who reads a deleted one keeps what is open or in memory and misses the rest.
+    """
+    import json
+
+    from vlpipe.cache_store.garbage import sweep
+    from vlpipe.foundation.console import size_words
+    from vlpipe.heads.references import references
+
+    known = runs or tuple(folder for folder in [Path("runs")] if folder.is_dir())
+    swept = sweep(cache, references(manifests, known) if manifests else None, dry_run=dry_run)
+    if as_json:
+        shown = {
+            name: [{**vars(item), "path": str(item.path)} for item in items] for name, items in vars(swept).items()
+        }
+        click.echo(json.dumps({"dry_run": dry_run, "bytes": swept.bytes, **shown}, indent=2, ensure_ascii=False))
+        return
+    for item in swept.deleted:
+        click.echo(f"{size_words(item.bytes):>10}  {item.path}: {item.why}")
+    for item in swept.kept:
+        click.echo(f"kept: {item.path}: {item.why}", err=True)
+    done = "would be deleted" if dry_run else "deleted"
+    click.echo(f"{len(swept.deleted)} {done}, {size_words(swept.bytes)}")

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from vlpipe.heads.contracts import Role, Source, roles_on
 from vlpipe.heads.tables import BoolArray, IntArray
 from vlpipe.manifests.manifest import Manifest
 
-PIECE = 4096  # rows looked at together
 HOW = "expected SPEC#OUTPUT or SPEC#OUTPUT::RUN, for example hf:facebook/dinov2-small#cls"
 
 
@@ -112,9 +110,8 @@ class CachedRows:
     @cached_property
     def zeros(self) -> int:
         """Usable rows that are zero throughout: normalised they stay zero, and their cosine with anything is 0."""
-        rows = np.flatnonzero(self.usable)
-        pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
-        return sum(int((~self.features.take(piece).reshape(len(piece), -1).any(axis=1)).sum()) for piece in pieces)
+        blocks = (block.rows.reshape(len(block.rows), -1) for block in self.features.blocks())
+        return sum(int((~rows.any(axis=1)).sum()) for rows in blocks)
 
     def _transformed(self, rows: Tensor) -> Tensor:
         for transform in self.through:

@@ -11,18 +11,29 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("sample_store.py")
+HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session")
-def sample() -> Any:
-    spec = importlib.util.spec_from_file_location("sample_store", SCRIPT)
+def beside(name: str) -> Any:
+    """A module of this folder."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.SCRIPT = SCRIPT  # type: ignore[attr-defined]
     return module
+
+
+@pytest.fixture(scope="session")
+def sample() -> Any:
+    module = beside("sample_store")
+    module.SCRIPT = HERE / "sample_store.py"
+    return module
+
+
+@pytest.fixture(scope="session")
+def damage() -> Any:
+    return beside("damage")
 
 
 @pytest.fixture

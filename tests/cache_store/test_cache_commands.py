@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from vlpipe.cache_store.commands import cache
+from vlpipe.cache_store import commands
 from vlpipe.cache_store.errors import NotCachedError
 from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.cache_store.stores import list_stores
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cache, list(arguments), catch_exceptions=False, env={"COLUMNS": "200"})
+def run(name: str, *arguments: str) -> str:
+    result = CliRunner().invoke(
+        getattr(commands, name), list(arguments), catch_exceptions=False, env={"COLUMNS": "200"}
+    )
     assert result.exit_code == 0
     return result.output
 

@@ -13,7 +13,7 @@ from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError
 from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.cache_store.reader import open_features
 
-CHUNK = Path("content_hash/c/1/0")
+CHUNK = Path("content_hash/c.1.0")
 
 
 def reference(content: np.ndarray, usable: np.ndarray) -> str:
@@ -61,7 +61,7 @@ def test_it_is_read_when_asked_for_only(full: Path) -> None:
     (full / CHUNK).unlink()
     features = open_features(full, "pooled")
     features.take(np.array([8, 30]))
-    with pytest.raises(CorruptCacheError, match="content_hash/c/1/0' is missing"):
+    with pytest.raises(CorruptCacheError, match=r"content_hash/c\.1\.0' is missing"):
         _ = features.content_digest
 
 
@@ -69,5 +69,5 @@ def test_a_damaged_content_hash_is_noticed(full: Path) -> None:
     data = bytearray((full / CHUNK).read_bytes())
     data[40] ^= 4
     (full / CHUNK).write_bytes(data)
-    with pytest.raises(CorruptCacheError, match="content_hash/c/1/0' has crc32c"):
+    with pytest.raises(CorruptCacheError, match=r"content_hash/c\.1\.0' has crc32c"):
         _ = open_features(full, "pooled").content_digest

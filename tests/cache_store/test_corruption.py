@@ -4,82 +4,38 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from vlpipe.cache_store.errors import CorruptCacheError
 from vlpipe.cache_store.reader import open_features
-from vlpipe.foundation.errors import VlpipeError
 
 
-def everything(store: Path, name: str, strategy: Any) -> tuple[Any, ...]:
-    """All that a reader sees of an output."""
-    features = open_features(store, name, strategy=strategy)
-    rows = features.take(np.flatnonzero(features.usable)).tobytes()
-    own = (features.manifest, features.side, features.encoder, features.constants, features.fingerprint)
-    return (*own, features.ids, features.status.tobytes(), features.shape, features.dtype, rows)
-
-
-def flip(path: Path, draw: random.Random) -> None:
-    data = bytearray(path.read_bytes())
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    path.write_bytes(data)
-
-
-def truncate(path: Path, draw: random.Random) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: draw.randrange(len(data))])
-
-
-def damage_every_file(sample: Any, full: Path, rounds: int, seed: int) -> tuple[int, int]:
-    """Flip or cut each file of a store so many times; returns the cases tried and those noticed."""
-    draw = random.Random(seed)
-    files = [path for path in sorted(full.rglob("*")) if path.is_file() and path.stat().st_size]
-    names = sorted(sample.OUTPUTS)
-    whole = {name: everything(full, name, "resident") for name in names}
-    tried = noticed = 0
-    for path in files:
-        kept = path.read_bytes()
-        for turn in range(rounds):
-            (truncate if turn % 2 else flip)(path, draw)
-            strategy = draw.choice(["resident", "mapped"])
-            for name in names:
-                tried += 1
-                try:
-                    assert everything(full, name, strategy) == whole[name], path
-                except VlpipeError:
-                    noticed += 1
-            path.write_bytes(kept)
-    return tried, noticed
-
-
-def test_damage_is_noticed_or_harmless(sample: Any, full: Path) -> None:
-    tried, noticed = damage_every_file(sample, full, rounds=2, seed=0)
+def test_damage_is_noticed_or_harmless(sample: Any, full: Path, damage: Any) -> None:
+    tried, noticed = damage.damage_every_file(sample, full, rounds=2, seed=0)
     assert tried > 180  # 31 files, three outputs
     assert noticed > 90  # a chunk of one output does not matter to the others
 
 
 @pytest.mark.soak
-def test_much_damage_is_noticed_or_harmless(sample: Any, full: Path) -> None:
-    tried, _ = damage_every_file(sample, full, rounds=60, seed=1)
+def test_much_damage_is_noticed_or_harmless(sample: Any, full: Path, damage: Any) -> None:
+    tried, _ = damage.damage_every_file(sample, full, rounds=60, seed=1)
     assert tried > 3 * 500
 
 
-@pytest.mark.parametrize("strategy", ["resident", "mapped"])
-@pytest.mark.parametrize("damage", [flip, truncate, lambda path, _: path.unlink()])
+@pytest.mark.parametrize("strategy", ["resident", "mapped", "blocks"])
+@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
 def test_a_damaged_chunk_names_file_and_rows_and_is_mended(
-    sample: Any, full: Path, contents: Any, strategy: Any, damage: Callable[[Path, random.Random], None]
+    sample: Any, full: Path, contents: Any, damage: Any, strategy: Any, how: str
 ) -> None:
     before = contents(full)
-    chunk = full / "pooled" / "c" / "2" / "0"
-    damage(chunk, random.Random(3))
-    with pytest.raises(CorruptCacheError, match=r"pooled/c/2/0' .*; rows 16 to 23 are lost: delete that file"):
-        everything(full, "pooled", strategy)
-    everything(full, "tokens", strategy)
+    chunk = full / "pooled" / "c.2.0"
+    getattr(damage, how)(chunk, random.Random(3))
+    with pytest.raises(CorruptCacheError, match=r"pooled/c\.2\.0' .*; rows 16 to 23 are lost: run the same `vlp"):
+        damage.everything(full, "pooled", strategy)
+    damage.everything(full, "tokens", strategy)
     chunk.unlink(missing_ok=True)
     writer = sample.open_writer(full)
     assert writer.missing() == [2]

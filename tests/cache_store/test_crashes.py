@@ -55,9 +55,9 @@ def check(sample: Any, store: Path) -> None:
 
 
 def campaign(cases: int, seed: int) -> list[Any]:
-    """Half of the cases die at a chosen sync (a whole run has 125), half after a random time."""
+    """Half of the cases die at a chosen sync (a whole run has 80), half after a random time."""
     draw = random.Random(seed)
-    at_sync = [(draw.randint(1, 125), None) for _ in range(cases // 2)]
+    at_sync = [(draw.randint(1, 80), None) for _ in range(cases // 2)]
     return [*at_sync, *((0, draw.uniform(0, 0.8)) for _ in range(cases - cases // 2))]
 
 

@@ -21,7 +21,7 @@ from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.cache_store.reader import open_features
 from vlpipe.foundation.errors import UnknownNameError
 
-BOTH = pytest.mark.parametrize("strategy", ["resident", "mapped"])
+BOTH = pytest.mark.parametrize("strategy", ["resident", "mapped", "blocks"])
 NAMES = ["pooled", "tokens", "norm"]
 
 
@@ -44,7 +44,7 @@ def test_rows_come_back(sample: Any, store: Path, rows: int, strategy: Any) -> N
         np.testing.assert_array_equal(features.take(np.arange(rows)), expected(sample, name, rows), strict=True)
 
 
-@pytest.mark.parametrize("strategy", ["resident", "mapped"])
+@BOTH
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(asked=st.lists(st.integers(0, 36), max_size=80))
 def test_any_request_equals_numpy(sample: Any, whole: Path, strategy: Any, asked: list[int]) -> None:
@@ -86,7 +86,7 @@ def test_chunk_files_are_plain_bytes_and_crc(sample: Any, whole: Path) -> None:
     for chunk in range(5):
         plain = padded[8 * chunk : 8 * chunk + 8].astype("<f2").tobytes()
         crc = google_crc32c.value(plain).to_bytes(4, "little")
-        assert (whole / "pooled" / "c" / str(chunk) / "0").read_bytes() == plain + crc
+        assert (whole / "pooled" / f"c.{chunk}.0").read_bytes() == plain + crc
 
 
 def test_zarr_reads_the_same_without_a_warning(sample: Any, whole: Path) -> None:
@@ -124,8 +124,8 @@ def test_several_chunks_a_block(sample: Any, store: Path) -> None:
         rows = np.broadcast_to(value[span.start : span.stop, None], (len(span), 3 << 20))
         with writer.claim(block):
             writer.write(block, {"wide": rows}, np.ones(len(span), np.uint8), sample.hashes(11)[: len(span)])
-    assert sorted(int(p.name) for p in (store / "wide" / "c").iterdir()) == [0, 1, 2, 3, 4, 5]
-    for strategy in ("resident", "mapped"):
+    assert sorted(int(p.name.split(".")[1]) for p in (store / "wide").glob("c.*")) == [0, 1, 2, 3, 4, 5]
+    for strategy in ("resident", "mapped", "blocks"):
         features = open_features(store, "wide", strategy=strategy)
         assert features.take(np.array([10, 0, 5, 9, 10]))[:, [0, -1]].tolist() == [
             [v, v] for v in (10, 0, 5, 9, 10)
@@ -157,7 +157,7 @@ def test_bad_requests(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'pooled'"):
         open_features(whole, "poold")
     with pytest.raises(UnknownNameError, match="strategy"):
-        open_features(whole, "pooled", strategy="blocks")  # type: ignore[arg-type]
+        open_features(whole, "pooled", strategy="memory")  # type: ignore[arg-type]
     with pytest.raises(NotCachedError, match="vlpipe extract"):
         open_features(tmp_path / "nothing.zarr", "pooled")
 

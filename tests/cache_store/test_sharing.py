@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,9 +17,9 @@ import numpy as np
 import pytest
 
 from vlpipe.cache_store import group as groups
-from vlpipe.cache_store import locks, reader
+from vlpipe.cache_store import locks, snapshots
 from vlpipe.cache_store.arrays import StoredArray
-from vlpipe.cache_store.errors import StaleCacheError
+from vlpipe.cache_store.errors import LockedError, StaleCacheError
 from vlpipe.cache_store.reader import open_features
 
 HOLDER = """
@@ -44,6 +46,26 @@ def test_a_block_has_one_writer_and_a_dead_one_is_no_obstacle(sample: Any, store
         holder.wait(30)
     assert lock.exists()
     assert sample.fill(writer) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_folder_that_cannot_lock_is_read_but_not_written(
+    sample: Any, full: Path, contents: Any, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    """As some network folders do."""
+
+    def flock(*_: Any) -> None:
+        raise OSError(refusal, os.strerror(refusal))
+
+    (full / "status" / "blocks" / "1.json").unlink()
+    before = contents(full)
+    writer = sample.open_writer(full)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(LockedError, match=r"locks/1' cannot be locked \(.*\); write the cache to a folder on a"):
+        sample.fill(writer)
+    assert contents(full) == before
+    assert open_features(full, "pooled").usable.sum() == 29
+    assert not locks._held
 
 
 def test_two_writers_in_one_process(sample: Any, store: Path) -> None:
@@ -129,14 +151,14 @@ def test_a_block_replaced_between_marker_and_status(
 def test_a_block_replaced_between_marker_and_rows(
     sample: Any, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = reader.committed_blocks
+    real = snapshots.committed_blocks
     outdated = [real(full, groups.Group.open(full), StoredArray.open(full / "pooled"))]
     sample.fill(sample.open_writer(full), blocks=[1])  # row 9 no longer fails
 
     def late(*given: Any) -> Any:
         return outdated.pop() if outdated else real(*given)
 
-    monkeypatch.setattr(reader, "committed_blocks", late)
+    monkeypatch.setattr(snapshots, "committed_blocks", late)
     assert open_features(full, "pooled", strategy="resident").usable.all()
 
 

@@ -110,7 +110,7 @@ def test_outputs_of_two_dtypes_keep_theirs(make: Make, root: Path, asked: tuple[
 
 def test_a_lost_file_of_another_output_is_made_anew_with_the_mended_row(make: Make, root: Path) -> None:
     extract(make(*BOTH))
-    (make().store / "tokens" / "c" / "1" / "0" / "0").unlink()
+    (make().store / "tokens" / "c.1.0.0").unlink()
     shutil.copy(root / "161.png", root / "100.png")
     assert counts(extract(make("pooled"))) == (64, 86, 150, 0, 0)
     assert usable(make(), "tokens") == list(range(150))

@@ -80,7 +80,7 @@ def test_bad_pictures_are_their_own_rows_failure(workers: int, photos: Path, tmp
 
 
 def test_the_share_of_failures_decides() -> None:
-    base = Summary("e", "image", "s", ("o",), 100, 100, 0, 99, 0, 1, 0, 1.0, "f")
+    base = Summary("e", "image", "s", ("o",), 100, 100, 0, 0, 99, 0, 1, 0, 1.0, "f")
     base.check(0.01)
     with pytest.raises(TooManyFailuresError, match="1 of 100 image rows failed"):
         base.check(0.009)

@@ -20,29 +20,45 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, told.out, told.err
 
 
-@pytest.mark.parametrize("name", pipeline.COMMANDS)
-def test_the_words_in_the_root_are_the_commands_own(name: str) -> None:
-    module, _, attribute = pipeline.COMMANDS[name][0].partition(":")
+TABLES = {"": pipeline.COMMANDS, "manifest": pipeline.MANIFEST_COMMANDS, "cache": pipeline.CACHE_COMMANDS}
+ENTRIES = [(*entry, name) for table in TABLES.values() for name, entry in table.items()]
+
+
+@pytest.mark.parametrize(("path", "words", "name"), ENTRIES)
+def test_the_words_in_the_root_are_the_commands_own(path: str, words: str, name: str) -> None:
+    module, _, attribute = path.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command)
     assert command.name == name
-    assert command.get_short_help_str(limit=100).rstrip(".") == pipeline.COMMANDS[name][1].rstrip(".")
+    assert command.get_short_help_str(limit=100).rstrip(".") == words.rstrip(".")
 
 
-def test_help_imports_no_stage() -> None:
+def heavy_after(lines: str) -> str:
+    """What of the slow libraries is imported after some lines of code in a new process."""
     code = (
-        "import sys; from vlpipe import pipeline; pipeline.run(['--help']);"
+        f"import sys; from vlpipe import pipeline; {lines};"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in"
         " ('torch', 'numpy', 'pydantic', 'pyarrow', 'zarr', 'rich', 'matplotlib')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
+    return done.stdout.splitlines()[-1]
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--help")
+@pytest.mark.parametrize("group", TABLES)
+def test_help_imports_no_stage(group: str) -> None:
+    assert heavy_after(f"pipeline.run('{group} --help'.split())") == "[]"
+
+
+def test_the_commands_modules_are_light() -> None:
+    modules = sorted({path.partition(":")[0] for path, _, _ in ENTRIES})
+    assert heavy_after(f"import importlib; [importlib.import_module(m) for m in {modules}]") == "[]"
+
+
+@pytest.mark.parametrize("group", TABLES)
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    code, out, _ = run(capsys, *group.split(), "--help")
     assert code == 0
-    assert all(name in out for name in pipeline.COMMANDS)
+    assert all(name in out for name in TABLES[group])
 
 
 @pytest.mark.parametrize(
@@ -50,6 +66,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["extrct"], 2, "did you mean 'extract'?"),
         (["--nonsense"], 2, "No such option"),
+        (["cache", "lss"], 2, "no cache command is named 'lss'; did you mean 'ls'?"),
+        (["cache", "import"], 2, "Missing"),
+        (["cache", "show", "nowhere"], 1, "nowhere"),
         (["extract"], 2, "Missing option"),
         (["list", "hed"], 2, "did you mean 'heads'?"),
         (["demo", "--folder", "never-made", "--set", "nonsense=1"], 2, "no setting is named 'nonsense'"),

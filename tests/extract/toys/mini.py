@@ -40,4 +40,4 @@ def counts(summary: Summary) -> tuple[int, int, int, int, int]:
 def store_files(store: Path) -> dict[str, bytes]:
     """Every file of a store but for what says when it was made, and the locks."""
     files = {str(p.relative_to(store)): p for p in store.rglob("*") if p.is_file()}
-    return {n: p.read_bytes() for n, p in files.items() if "lock" not in n and n != "zarr.json"}
+    return {n: p.read_bytes() for n, p in files.items() if not n.startswith("status/locks") and n != "zarr.json"}

@@ -1,0 +1,137 @@
+"""The picture side of a transformers model: prepared by its own processor, read as tokens or maps of any kind.
+
+- `cls` is the class token, `tokens` are the patches alone: class, register and distillation tokens are left out.
+- A model of maps (ResNet) or of stages (Swin) gives the places of its last map as tokens, row by row. Its layers
+  are its stages, each with its own number of tokens and width.
+- MAE drops and shuffles patches even in evaluation mode; here it sees all of them, in their order.
+- Where each picture has its own number of patches (SigLIP 2 NaFlex), there are means over the real ones, no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vlpipe.cache_store.layout import ArraySpec
+from vlpipe.extract.compute import exact
+from vlpipe.extract.contracts import Prepared
+from vlpipe.extract.hf_states import Tower, answer_names, read_answer, specs
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.foundation.files import canonical_json
+
+_READ = ("pixel_values", "pixel_attention_mask", "spatial_shapes")  # of what a processor gives
+
+
+class HfPictures:
+    """Pictures through one tower. `name` is the encoder's spec, for messages."""
+
+    def __init__(self, name: str, tower: Tower, processor: Any) -> None:
+        self.name, self.tower, self.processor = name, tower, processor
+        self.masked = tower.config.model_type == "vit_mae"
+        if self.masked:
+            tower.config.mask_ratio = 0.0
+
+    def identity(self) -> dict[str, str]:
+        """The processor's settings, its class among them."""
+        return {"preprocessing": canonical_json(json.loads(self.processor.to_json_string()))}
+
+    def prepare(self, picture: Image.Image) -> Prepared:
+        """Pixels (3, height, width), or patches with their mask. Raises `VlpipeError` for a size of its own."""
+        tensors = self._pixels(picture)
+        shape, expected = tensors["pixel_values"].shape, self._blank["pixel_values"].shape[1:]
+        if shape != expected:
+            raise VlpipeError(
+                f"{self.name}'s processor makes {tuple(shape)} of a picture of {picture.size}, and {tuple(expected)} "
+                "of a square one; rows need one size: have its preprocessor_config.json crop, or resize to a square"
+            )
+        return Prepared(tensors)
+
+    @cached_property
+    def outputs(self) -> dict[str, ArraySpec]:
+        """Every output with its shape, as the model gives it for a blank picture."""
+        with exact():
+            answer = self._answer(self._blank, hidden=True)
+            names = answer_names(answer, self.tower.head, self._poolings)
+            top = {"mean": "patch_mean"}  # a picture's own mean is none of its texts'
+            return specs(self._read(answer, [top.get(name, name) for name in names], self._blank))
+
+    def run(self, tensors: Mapping[str, Tensor], outputs: tuple[str, ...]) -> dict[str, Tensor]:
+        """The asked outputs of a batch, (rows, *shape) each; keeps gradients where they are on."""
+        answer = self._answer(tensors, hidden=any("." in name for name in outputs))
+        return self._read(answer, outputs, tensors)
+
+    def _pixels(self, picture: Image.Image) -> dict[str, Tensor]:
+        found = self.processor(picture, return_tensors="pt")
+        return {name: found[name][0] for name in _READ if name in found}
+
+    @cached_property
+    def _blank(self) -> dict[str, Tensor]:
+        return {name: tensor[None] for name, tensor in self._pixels(Image.new("RGB", (256, 256))).items()}
+
+    def _answer(self, tensors: Mapping[str, Tensor], hidden: bool) -> Any:
+        inputs = {name: tensor.to(self.tower.device) for name, tensor in tensors.items()}
+        inputs["pixel_values"] = inputs["pixel_values"].to(self.tower.dtype)
+        if self.masked:  # patches are sorted by this noise
+            order = torch.arange(self._grid(tensors["pixel_values"]), dtype=torch.float32, device=self.tower.device)
+            inputs["noise"] = order.expand(len(inputs["pixel_values"]), -1)
+        return self.tower.call(**inputs, output_hidden_states=hidden)
+
+    def _read(self, answer: Any, outputs: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        real = tensors.get("pixel_attention_mask")
+        mask = None if real is None else real.to(self.tower.device, torch.bool)
+
+        def pool(state: Tensor, pooling: str) -> Tensor:
+            if pooling == "cls":
+                return state[:, 0]
+            patches = self._patches(state)  # (rows, patches, width)
+            if pooling == "tokens":
+                return patches
+            return patches.mean(1) if mask is None else real_mean(patches, mask)
+
+        return read_answer(answer, outputs, pool)
+
+    def _patches(self, state: Tensor) -> Tensor:
+        return state.flatten(2).transpose(1, 2) if state.ndim == 4 else state[:, self._prefix :]
+
+    def _poolings(self, state: Tensor) -> list[str]:
+        if "pixel_attention_mask" in self._blank:
+            return ["mean"]
+        first = ["cls"] if state.ndim == 3 and self._prefix else []
+        return [*first, "mean", "tokens"]
+
+    def _grid(self, pixels: Tensor) -> int:
+        size = self.tower.config.patch_size
+        return int((pixels.shape[-2] // size) * (pixels.shape[-1] // size))
+
+    @cached_property
+    def _prefix(self) -> int:
+        """Tokens before the patches: class, registers, distillation."""
+        if "pixel_attention_mask" in self._blank:
+            return 0
+        with exact():
+            answer = self._answer(self._blank, hidden=True)
+        state = answer.last_hidden_state
+        if state.ndim == 4:
+            return 0
+        last = (answer.get("reshaped_hidden_states") or answer.hidden_states)[-1]
+        if last.ndim != 4 and not isinstance(getattr(self.tower.config, "patch_size", None), int):
+            raise VlpipeError(f"{self.name} gives states of shape {tuple(state.shape)}: neither maps nor patches")
+        patches = last.shape[2] * last.shape[3] if last.ndim == 4 else self._grid(self._blank["pixel_values"])
+        prefix = int(state.shape[1]) - patches
+        registers = getattr(self.tower.config, "num_register_tokens", 0) or 0
+        distilled = any(name.endswith("distillation_token") for name, _ in self.tower.modules.named_parameters())
+        if prefix not in (0, 1, 1 + registers, 1 + distilled):
+            raise VlpipeError(f"{self.name} gives {state.shape[1]} tokens for {patches} patches: unknown geometry")
+        return prefix
+
+
+def real_mean(state: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the tokens where `mask` (rows, tokens) is true; what stands elsewhere is not even touched."""
+    kept = state.masked_fill(~mask[..., None], 0.0)
+    return kept.sum(1) / mask.sum(1, keepdim=True)

@@ -1,0 +1,1 @@
+"""Commands of the `cache` group that need an encoder or a manifest."""
