@@ -198,7 +198,7 @@ def doctor(as_json: bool) -> None:
     import platform
     from importlib.metadata import version
 
-    import google_crc32c
+    import crc32c
     import torch
 
     from vlpipe.extract.load import load_encoder
@@ -209,7 +209,7 @@ def doctor(as_json: bool) -> None:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.is_available(),
-        "crc32c": google_crc32c.implementation,
+        "crc32c": "in hardware" if crc32c.hardware_based else "in software, slow",
         ENCODER: "loads",
     }
     lines = [f"{name:16} {value}" for name, value in facts.items()]

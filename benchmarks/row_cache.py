@@ -116,15 +116,19 @@ def against_peers(work: Work) -> Contenders:
 
 
 def sequential(work: Work) -> Contenders:
-    """All rows in order, opened anew each time and verified: reading the same bytes, unverified, is the limit."""
+    """All rows in order, opened anew each time and verified: reading the same files, unverified, is the limit."""
     buffer = bytearray(16 << 20)
 
-    def limit(seed: int) -> int:
-        size = 0
-        with work.plain.open("rb", buffering=0) as file:
-            while got := file.readinto(buffer):
-                size += got
-        return size // work.row_bytes
+    def readinto(paths: list[Path]) -> Callable[[int], int]:
+        def run(seed: int) -> int:
+            size = 0
+            for path in paths:
+                with path.open("rb", buffering=0) as file:
+                    while got := file.readinto(buffer):
+                        size += got
+            return size // work.row_bytes
+
+        return run
 
     def blocks(strategy: Any) -> Callable[[int], int]:
         def run(seed: int) -> int:
@@ -133,7 +137,12 @@ def sequential(work: Work) -> Contenders:
 
         return run
 
-    return {"readinto": limit, "vlpipe mapped": blocks("mapped"), "vlpipe blocks": blocks("blocks")}
+    return {
+        "readinto, the store's files": readinto(sorted((work.store / "x").glob("c.*"))),
+        "readinto, one .npy file": readinto([work.plain]),
+        "vlpipe blocks": blocks("blocks"),
+        "vlpipe mapped": blocks("mapped"),
+    }
 
 
 def writing(work: Work) -> Contenders:

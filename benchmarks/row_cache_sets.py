@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from vlpipe.cache_store.behind import WriteBehind
 from vlpipe.cache_store.layout import ArraySpec
+from vlpipe.cache_store.values import BlockRows
 from vlpipe.cache_store.writer import StoreWriter
 
 Rows = npt.NDArray[np.float16]
@@ -61,13 +64,16 @@ def write_store(work: Work, values: Rows, path: Path) -> None:
         path, manifest="0" * 64, side="image", encoder="random", ids=work.ids(), constants={},
         outputs={"x": ArraySpec(work.shape)}, fingerprints={"x": {"weights": "random"}},
     )  # fmt: skip
-    for block in writer.missing():
-        span = slice(writer.span(block).start, writer.span(block).stop)
-        count = span.stop - span.start
-        content = np.zeros((count, 16), np.uint8)
-        content[:, :8] = np.arange(span.start, span.stop, dtype="<u8")[:, None].view(np.uint8)
-        with writer.claim(block):
-            writer.write(block, {"x": values[span]}, np.ones(count, np.uint8), content)
+    with WriteBehind() as behind:
+        for block in writer.missing():
+            span = slice(writer.span(block).start, writer.span(block).stop)
+            count = span.stop - span.start
+            content = np.zeros((count, 16), np.uint8)
+            content[:, :8] = np.arange(span.start, span.stop, dtype="<u8")[:, None].view(np.uint8)
+            claim = ExitStack()
+            claim.enter_context(writer.claim(block))
+            given = BlockRows({"x": values[span]}, np.ones(count, np.uint8), content)
+            behind.write(writer, block, writer.check(block, given), claim)
 
 
 def write_plain(values: Rows, path: Path) -> None:

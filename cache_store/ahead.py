@@ -1,6 +1,6 @@
 """Work that is done ahead of whoever uses its results, by a few threads.
 
-Reading, checksums and NumPy's copies leave Python's lock, so that several chunks are read and verified at a time.
+Reading and NumPy's copies leave Python's lock: chunks are read while others are verified, which holds it.
 """
 
 from __future__ import annotations

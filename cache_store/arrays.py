@@ -15,12 +15,20 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vlpipe.cache_store.chunk_files import CRC_BYTES, Extent, crc_bytes, encoded, shard_index
+from vlpipe.cache_store.chunk_files import (
+    CRC_BYTES,
+    Extent,
+    Sum,
+    crc_bytes,
+    encoded,
+    extended,
+    in_pieces,
+    shard_index,
+)
 from vlpipe.cache_store.durable import in_parallel, write_durable
 from vlpipe.cache_store.errors import CacheReadError, CorruptCacheError
 from vlpipe.cache_store.metadata import read_node
@@ -155,9 +163,10 @@ class StoredArray:
         start, after, last = self._extent(chunk)
         data = out.reshape(-1).view(np.uint8)
         rest = np.empty(self.chunk_bytes - data.nbytes + len(after) + last, np.uint8)
+        total = Sum()
         with self._reading(chunk):
-            found = read_into(self.path(chunk), start, (data.data, rest.data))
-        self._check(chunk, crc, data, rest, found)
+            found = read_into(self.path(chunk), start, in_pieces(data), rest.data, total.add)
+        self._check(chunk, crc, total.crc, data.nbytes, rest, found)
 
     def read_rows(self, rows: range, crcs: Sequence[int], without: NDArray[np.bool_] | None = None) -> Rows:
         """A block's rows, (rows, *shape), given the crc32c of its chunks; raises `CorruptCacheError`.
@@ -185,7 +194,7 @@ class StoredArray:
         whole = np.frombuffer(mapped, np.uint8)[start:][: self.chunk_bytes + len(after) + last]
         span = self.span(chunk)
         size = len(span) * self.row_bytes
-        self._check(chunk, crc, whole[:size], whole[size:], whole.size)
+        self._check(chunk, crc, extended(0, whole[:size].data), size, whole[size:], whole.size)
         return whole[:size].view(self.dtype).reshape(len(span), *self.shape)
 
     @property
@@ -204,7 +213,7 @@ class StoredArray:
             whole = np.zeros(size, np.uint8)
         rows = len(self.span(chunk)) * self.row_bytes
         rest = np.concatenate([whole[rows:], np.frombuffer(tail, np.uint8)])
-        self._check(chunk, crc, whole[:rows], rest, found)
+        self._check(chunk, crc, extended(0, whole[:rows].data), rows, rest, found)
 
     @contextmanager
     def _reading(self, chunk: int) -> Iterator[None]:
@@ -218,15 +227,15 @@ class StoredArray:
                 "again"
             ) from error
 
-    def _check(self, chunk: int, committed: int, data: Rows, rest: Rows, found: int) -> None:
-        """Raise unless a chunk of so many found bytes, those of its rows and the rest, is what was committed."""
+    def _check(self, chunk: int, committed: int, crc: int, size: int, rest: Rows, found: int) -> None:
+        """Raise unless a chunk is what was committed: of `found` bytes, `size` of them rows of this crc."""
         start, after, last = self._extent(chunk)
         if found != self.chunk_bytes + len(after):
             more = "at least " if last and found > self.chunk_bytes + len(after) else ""
             expected = self._file_bytes(self._file(chunk))
             raise self.damaged(chunk, f"has {more}{start + found} bytes, expected {expected}")
-        padding = self.chunk_bytes - CRC_BYTES - data.nbytes
-        crc = google_crc32c.extend(google_crc32c.value(data), rest[:padding])
+        padding = self.chunk_bytes - CRC_BYTES - size
+        crc = extended(crc, rest[:padding].data)
         if crc != committed or bytes(rest[padding : padding + CRC_BYTES]) != crc_bytes(committed):
             raise self.damaged(chunk, f"has crc32c {crc:08x}, expected {committed:08x}")
         if bytes(rest[padding + CRC_BYTES :][: len(after)]) != after:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import google_crc32c
+import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +32,28 @@ class Extent(NamedTuple):
     last: bool
 
 
+def extended(crc: int, data: memoryview | bytes) -> int:
+    """The crc32c of bytes that follow those whose crc32c is given (0: none); lets other threads run meanwhile."""
+    found: int = crc32c.crc32c(data, crc, gil_release_mode=0)
+    return found
+
+
+class Sum:
+    """The crc32c of all pieces so far, each summed as soon as it is read: the processor's cache still has it."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+
+    def add(self, piece: memoryview) -> None:
+        """One piece more."""
+        self.crc = extended(self.crc, piece)
+
+
+def in_pieces(data: NDArray[np.uint8]) -> Iterator[memoryview]:
+    """Bytes as pieces that a processor's cache holds."""
+    return (data[start : start + PIECE_BYTES].data for start in range(0, data.nbytes, PIECE_BYTES))
+
+
 def crc_bytes(crc: int) -> bytes:
     """A crc32c as it stands in a file."""
     return crc.to_bytes(CRC_BYTES, "little")
@@ -44,10 +66,9 @@ def encoded(data: NDArray[np.uint8], size: int, crcs: list[int]) -> Iterator[mem
     """
     crc = 0
     for values in (data, np.zeros(size - CRC_BYTES - data.nbytes, np.uint8)):
-        for start in range(0, values.nbytes, PIECE_BYTES):
-            piece = values[start : start + PIECE_BYTES]
-            crc = google_crc32c.extend(crc, piece)
-            yield piece.data
+        for piece in in_pieces(values):
+            crc = extended(crc, piece)
+            yield piece
     crcs.append(crc)
     yield crc_bytes(crc)
 
@@ -60,4 +81,4 @@ def shard_index(chunks: int, places: int, chunk_bytes: int) -> bytes:
     index[:chunks, 0] = np.arange(chunks) * chunk_bytes
     index[:chunks, 1] = chunk_bytes
     data = index.tobytes()
-    return data + crc_bytes(google_crc32c.value(data))
+    return data + crc_bytes(extended(0, data))

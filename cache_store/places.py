@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -160,30 +160,45 @@ def refuse_remote(path: Path) -> None:
         )
 
 
-def read_into(place: Place, start: int, pieces: Sequence[memoryview]) -> int:
-    """Fill the pieces, one after the other, from a byte of a file on; returns how many bytes there were.
+def read_into(
+    place: Place, start: int, pieces: Iterable[memoryview], rest: memoryview, seen: Callable[[memoryview], None]
+) -> int:
+    """Fill the pieces and then the rest from a byte of a file on; returns how many bytes there were.
 
-    Raises FileNotFoundError, OSError, `CacheReadError`.
+    Each piece is `seen` as soon as it is full. Raises FileNotFoundError, OSError, `CacheReadError`.
     """
     if isinstance(place, RemotePlace):
-        return _copied(place.read_range(start, sum(piece.nbytes for piece in pieces)), pieces)
+        return _copied(place, start, list(pieces), rest, seen)
     found = 0
     with open(str(place), "rb", buffering=0) as file:  # noqa: PTH123
         for piece in pieces:
-            while piece.nbytes:  # one read is cut short at 2 GiB
-                count = os.preadv(file.fileno(), [piece], start + found)
-                if not count:
-                    return found
-                found, piece = found + count, piece[count:]
+            count = _filled(file.fileno(), piece, start + found)
+            found += count
+            if count < piece.nbytes:
+                return found
+            seen(piece)
+        return found + _filled(file.fileno(), rest, start + found)
+
+
+def _filled(handle: int, piece: memoryview, start: int) -> int:
+    """One read may be cut short; returns the bytes there were."""
+    found = 0
+    while found < piece.nbytes and (count := os.preadv(handle, [piece[found:]], start + found)):
+        found += count
     return found
 
 
-def _copied(data: bytes, pieces: Sequence[memoryview]) -> int:
-    start = 0
-    for piece in pieces:
-        part = data[start : start + piece.nbytes]
+def _copied(
+    place: RemotePlace, start: int, pieces: list[memoryview], rest: memoryview, seen: Callable[[memoryview], None]
+) -> int:
+    data = memoryview(place.read_range(start, sum(piece.nbytes for piece in (*pieces, rest))))
+    done = 0
+    for piece in (*pieces, rest):
+        part = data[done : done + piece.nbytes]
         piece[: len(part)] = part
-        start += len(part)
+        done += len(part)
+        if piece is not rest and len(part) == piece.nbytes:
+            seen(piece)
     return len(data)
 
 

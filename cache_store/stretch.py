@@ -47,7 +47,8 @@ class Stretch:
         """
         handle = os.open(path, os.O_RDONLY)
         try:
-            _mapped(self._start + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, handle)
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _FIXED  # read now, without Python's lock
+            _mapped(self._start + at, size, mmap.PROT_READ, flags, handle)
             return os.fstat(handle).st_size, os.pread(handle, 64, size)
         finally:
             os.close(handle)

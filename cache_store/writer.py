@@ -130,15 +130,26 @@ class StoreWriter(Standing):
         `LockedError` without a claim, `RowsError`, `ValueRangeError`, `StaleCacheError` for other content,
         `CacheWriteError`.
         """
+        self.commit(block, self.check(block, BlockRows(rows, status, content_hash)))
+
+    def check(self, block: int, given: BlockRows) -> BlockRows:
+        """The first half of `write`: what `commit` takes, in the stored dtypes; raises as `write` for rows."""
+        self._require_claim(block)
+        span = self.span(block)
+        return checked(self._outputs, self.ids[span.start : span.stop], given)
+
+    def commit(self, block: int, given: BlockRows) -> None:
+        """The other half: writes what `check` gave; several threads may, each for its own block."""
+        self._require_claim(block)
+        with writing(self.path):
+            self._commit(block, given)
+        self._seen_missing.discard(block)
+
+    def _require_claim(self, block: int) -> None:
         if block not in self._claimed:
             raise LockedError(
                 f"block {block} of '{self.path}' is written without being claimed; use claim() first"
             )
-        span = self.span(block)
-        given = checked(self._outputs, self.ids[span.start : span.stop], BlockRows(rows, status, content_hash))
-        with writing(self.path):
-            self._commit(block, given)
-        self._seen_missing.discard(block)
 
     def _commit(self, block: int, given: BlockRows) -> None:
         marker, old = self._state(block)

@@ -196,8 +196,13 @@ def test_places(memory: MemoryFileSystem, tmp_path: Path) -> None:
     for place in (remote / "b.bin", tmp_path / "b.bin"):
         for start, found in ((0, 7), (3, 7), (5, 5), (10, 0), (12, 0)):
             first, second = bytearray(3), bytearray(4)
-            assert read_into(place, start, (memoryview(first), memoryview(second))) == found
+            seen: list[memoryview] = []
+            pieces, rest = [memoryview(first)], memoryview(second)
+            assert (
+                read_into(place, start, pieces, rest, lambda piece, seen=seen: seen.append(bytes(piece))) == found
+            )
             assert (first + second)[:found] == bytes(range(start, start + found))
+            assert seen == ([bytes(first)] if found >= 3 else [])  # whole pieces only
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ APART = {"heads": {"extract", "derive"}}  # they meet in the cache
 # A third-party library has one home.
 HOMES = {
     "zarr": ("cache_store/",),
-    "google_crc32c": ("cache_store/", "pipeline.py"),
-    "open_clip": ("extract/encoders/open_clip.py", "manifests/prompts.py"),
+    "crc32c": ("cache_store/", "pipeline.py"),
+    "open_clip": ("extract/encoders/open_clip.py", "extract/clip_source.py", "manifests/prompts.py"),
     "transformers": ("extract/encoders/hf.py", "derive/language.py"),
     "textblob": ("derive/tagging.py", "manifests/orders.py"),
     "huggingface_hub": ("extract/hub.py",),
