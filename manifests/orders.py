@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import random
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
-from vlpipe.foundation.errors import VlpipeError
+from vlpipe.manifests.brill import brill
 
 MARKS = re.compile(r"([.!\"()*#:;~])")
 BLANKS = re.compile(r"\s{2,}")
@@ -83,19 +81,8 @@ def _trigrams(words: list[str]) -> list[list[str]]:
 
 
 def _tagged(caption: str) -> tuple[list[str], list[str]]:
-    tokenizer, tagger = _library()
-    words = tokenizer.tokenize(caption)
+    tagger = brill()
+    from nltk.tokenize import NLTKWordTokenizer  # comes with it
+
+    words = NLTKWordTokenizer().tokenize(caption)
     return words, [tag for _, tag in tagger.tag(" ".join(words), tokenize=False)]
-
-
-def _library() -> tuple[Any, Any]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it leaves the files of its lexicon open for the collector
-            from nltk.tokenize import NLTKWordTokenizer
-            from textblob import en
-
-            en.tag("a dog")  # reads the lexicon now
-    except ImportError:
-        raise VlpipeError("word order sets need TextBlob's tagger; pip install 'vlpipe[derive]'") from None
-    return NLTKWordTokenizer(), en

@@ -18,7 +18,7 @@ HOMES = {
     "crc32c": ("cache_store/", "pipeline.py"),
     "open_clip": ("extract/encoders/open_clip.py", "extract/clip_source.py", "manifests/prompts.py"),
     "transformers": ("extract/encoders/hf.py", "derive/language.py"),
-    "textblob": ("derive/tagging.py", "manifests/orders.py"),
+    "textblob": ("manifests/brill.py",),
     "huggingface_hub": ("extract/hub.py",),
     "scipy": ("manifests/",),
     "timm": ("extract/encoders/timm.py", "manifests/imagenet.py"),
