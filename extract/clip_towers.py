@@ -15,19 +15,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from vlpipe.cache_store.layout import Side
-from vlpipe.extract.block_states import ImageState, State, TextState, grid, recorded, sequence
+from vlpipe.extract.block_states import State, TextState, grid, recorded, sequence
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.timm_trunk import TimmTrunk
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One pass: embeddings (rows, d), the asked layers' states, and what the head reads, in the tower's own form."""
+    """One pass: embeddings (rows, d), the asked layers' states, what the head reads in the tower's own form."""
 
     pooled: Tensor
     states: Mapping[int, State]
