@@ -4,7 +4,7 @@
 - A model of maps (ResNet) or of stages (Swin) gives the places of its last map as tokens, row by row. Its layers
   are its stages, each with its own number of tokens and width.
 - MAE drops and shuffles patches even in evaluation mode; here it sees all of them, in their order.
-- Where each picture has its own number of patches (SigLIP 2 NaFlex), there are means over the real ones, no tokens.
+- Where each picture has its own number of patches (SigLIP 2 NaFlex), there are means over those, and no tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.extract.compute import exact
 from vlpipe.extract.contracts import Prepared
-from vlpipe.extract.hf_states import Tower, answer_names, read_answer, specs
+from vlpipe.extract.hf_states import Tower, answer_names, read_answer, real_mean, specs
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import canonical_json
 
@@ -47,8 +47,8 @@ class HfPictures:
         shape, expected = tensors["pixel_values"].shape, self._blank["pixel_values"].shape[1:]
         if shape != expected:
             raise VlpipeError(
-                f"{self.name}'s processor makes {tuple(shape)} of a picture of {picture.size}, and {tuple(expected)} "
-                "of a square one; rows need one size: have its preprocessor_config.json crop, or resize to a square"
+                f"{self.name} makes {tuple(shape)} of a picture of {picture.size}, expected {tuple(expected)} as "
+                "of any other: let its preprocessor_config.json crop, or resize to a square"
             )
         return Prepared(tensors)
 
@@ -56,10 +56,9 @@ class HfPictures:
     def outputs(self) -> dict[str, ArraySpec]:
         """Every output with its shape, as the model gives it for a blank picture."""
         with exact():
-            answer = self._answer(self._blank, hidden=True)
-            names = answer_names(answer, self.tower.head, self._poolings)
+            names = answer_names(self._probe, self.tower.head, self._poolings)
             top = {"mean": "patch_mean"}  # a picture's own mean is none of its texts'
-            return specs(self._read(answer, [top.get(name, name) for name in names], self._blank))
+            return specs(self._read(self._probe, [top.get(name, name) for name in names], self._blank))
 
     def run(self, tensors: Mapping[str, Tensor], outputs: tuple[str, ...]) -> dict[str, Tensor]:
         """The asked outputs of a batch, (rows, *shape) each; keeps gradients where they are on."""
@@ -74,11 +73,18 @@ class HfPictures:
     def _blank(self) -> dict[str, Tensor]:
         return {name: tensor[None] for name, tensor in self._pixels(Image.new("RGB", (256, 256))).items()}
 
+    @cached_property
+    def _probe(self) -> Any:
+        with exact():
+            return self._answer(self._blank, hidden=True)
+
     def _answer(self, tensors: Mapping[str, Tensor], hidden: bool) -> Any:
         inputs = {name: tensor.to(self.tower.device) for name, tensor in tensors.items()}
         inputs["pixel_values"] = inputs["pixel_values"].to(self.tower.dtype)
         if self.masked:  # patches are sorted by this noise
-            order = torch.arange(self._grid(tensors["pixel_values"]), dtype=torch.float32, device=self.tower.device)
+            order = torch.arange(
+                self._grid(tensors["pixel_values"]), dtype=torch.float32, device=self.tower.device
+            )
             inputs["noise"] = order.expand(len(inputs["pixel_values"]), -1)
         return self.tower.call(**inputs, output_hidden_states=hidden)
 
@@ -114,12 +120,10 @@ class HfPictures:
         """Tokens before the patches: class, registers, distillation."""
         if "pixel_attention_mask" in self._blank:
             return 0
-        with exact():
-            answer = self._answer(self._blank, hidden=True)
-        state = answer.last_hidden_state
+        state = self._probe.last_hidden_state
         if state.ndim == 4:
             return 0
-        last = (answer.get("reshaped_hidden_states") or answer.hidden_states)[-1]
+        last = (self._probe.get("reshaped_hidden_states") or self._probe.hidden_states)[-1]
         if last.ndim != 4 and not isinstance(getattr(self.tower.config, "patch_size", None), int):
             raise VlpipeError(f"{self.name} gives states of shape {tuple(state.shape)}: neither maps nor patches")
         patches = last.shape[2] * last.shape[3] if last.ndim == 4 else self._grid(self._blank["pixel_values"])
@@ -129,9 +133,3 @@ class HfPictures:
         if prefix not in (0, 1, 1 + registers, 1 + distilled):
             raise VlpipeError(f"{self.name} gives {state.shape[1]} tokens for {patches} patches: unknown geometry")
         return prefix
-
-
-def real_mean(state: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the tokens where `mask` (rows, tokens) is true; what stands elsewhere is not even touched."""
-    kept = state.masked_fill(~mask[..., None], 0.0)
-    return kept.sum(1) / mask.sum(1, keepdim=True)

@@ -56,3 +56,9 @@ def read_answer(answer: Any, outputs: Iterable[str], pool: Pool) -> dict[str, Te
 def specs(rows: Mapping[str, Tensor]) -> dict[str, ArraySpec]:
     """The shape of one row of each output."""
     return {name: ArraySpec(tuple(values.shape[1:])) for name, values in rows.items()}
+
+
+def real_mean(state: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the tokens where `mask` (rows, tokens) is true; what stands elsewhere is not even touched."""
+    kept = state.masked_fill(~mask[..., None], 0.0)
+    return kept.sum(1) / mask.sum(1, keepdim=True)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.extract.compute import exact
 from vlpipe.extract.contracts import Prepared
-from vlpipe.extract.hf_pictures import real_mean
-from vlpipe.extract.hf_states import Tower, answer_names, read_answer, specs
+from vlpipe.extract.hf_states import Tower, answer_names, read_answer, real_mean, specs
 from vlpipe.extract.tokens import Tokens, longest_text
 from vlpipe.foundation.errors import VlpipeError
 
@@ -28,20 +27,26 @@ class HfTexts:
     """Texts through one tower.
 
     `stated` is the longest text in tokens by the model's own files, `asked` by the user's settings. Raises
-    `UsageError` where they do not fit the model.
+    `UsageError` where they do not fit the model, `VlpipeError` for a tokenizer that it cannot be read with.
     """
 
     def __init__(
         self, name: str, tower: Tower, tokenizer: Any, *, stated: int | None, asked: int | None, prompt: str
     ) -> None:
+        if not _has_words(tokenizer):  # the library makes an empty one where a folder holds none
+            raise VlpipeError(f"{name}: no vocabulary is in its files; expected tokenizer.json or alike")
         self.tower, self.prompt = tower, prompt
+        if getattr(tower.config, "use_cache", False):
+            tower.config.use_cache = False  # keys and values are for writing on: nothing is written here
         known = (tokenizer.model_max_length, self._positions(), stated)
         limit = longest_text(name, known, tokenizer.num_special_tokens_to_add(), asked)
         self.tokens = Tokens(tokenizer, limit)
         self.reads_padding = tower.config.model_type.startswith("siglip")
         self.lowers = self.reads_padding and type(tokenizer).__name__ != "SiglipTokenizer"
         if self.reads_padding and tokenizer.pad_token_id is None:
-            raise VlpipeError(f"{name} reads padding, but its tokenizer has no padding token; name one in its files")
+            raise VlpipeError(
+                f"{name} reads padding, but its tokenizer has no padding token; name one in its files"
+            )
 
     def identity(self) -> dict[str, str]:
         """Tokenizer, longest text, prompt; what SigLIP's texts go through besides."""
@@ -115,3 +120,8 @@ class HfTexts:
             if positions and padding is not None:
                 return int(positions - padding - 1)  # RoBERTa counts from behind its padding number
         return positions
+
+
+def _has_words(tokenizer: Any) -> bool:
+    ordinary = tokenizer.get_vocab().keys() - {*tokenizer.all_special_tokens}
+    return any(any(map(str.isalnum, token)) for token in ordinary)

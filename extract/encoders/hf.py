@@ -1,9 +1,10 @@
-"""Models of the transformers library: image towers (DINOv2) and text models (MiniLM, BERT, Llama).
+"""Models of the transformers library: pictures (DINOv2, MAE, Swin), texts (Llama, BERT), and both (CLIP, SigLIP).
 
 `hf:NAME` is a hub name or a local folder; a local folder is never looked up on a hub, and code that comes with a
-checkpoint is never run. The states are those of the library: `cls`, `mean`, ... read `last_hidden_state`, which
-is after the model's final norm; `layer_NN` reads `hidden_states[NN]` (0 the embeddings, k after block k), where
-DINOv2's last layer is before that norm and that of Llama, GPT-2 or BERT is after it.
+checkpoint is never run. The states are those of the library: `cls`, `mean`, ... read `last_hidden_state`;
+`layer_NN` reads `hidden_states[NN]` (0 the embeddings, k after block or stage k). The last state is after the
+model's final norm, but for CLIP's pictures; the last layer is before it in DINOv2, ViT, CLIP and SigLIP, and after
+it in Llama, Gemma, GPT-2 and BERT.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from PIL import Image
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -25,14 +25,17 @@ from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.compute import DTYPE, Precision, cast, exact, pick_device
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
+from vlpipe.extract.hf_pictures import HfPictures
+from vlpipe.extract.hf_states import Tower
+from vlpipe.extract.hf_texts import HfTexts
 from vlpipe.extract.hub import hub_answers
-from vlpipe.extract.output_names import layer_name, layer_of, main_output
-from vlpipe.extract.tokens import Tokens, longest_text
+from vlpipe.extract.output_names import main_output
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import UsageError, VlpipeError
-from vlpipe.foundation.files import canonical_json, digest
+from vlpipe.foundation.files import digest
 
 CODE = 1  # version: raised when the same model and item would give another row
+_SIDE: Mapping[Side, tuple[str, ...]] = {"image": ("vision", "visual"), "text": ("text",)}  # parts of two towers
 _UNUSED = ("pooler.", "mask_token")  # tensors that no output reads: a checkpoint may lack them
 _UNIMPORTANT = (
     "_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "id2label", "label2id",
@@ -44,93 +47,76 @@ class HfConfig(Config):
     """Settings of a transformers model."""
 
     precision: Precision = "float32"
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attention: Literal["auto", "sdpa", "eager"] = "auto"  # auto: sdpa, or eager for models without it (Gemma 2)
     max_length: int | None = Field(default=None, ge=1)  # tokens with special ones; default: all the model can see
     prompt: str = ""  # put before every text
     device: str = "auto"
 
 
 class Hf:
-    """One image or text model. Raises `VlpipeError` where it cannot be loaded whole."""
+    """A model of one side or of two. Raises `VlpipeError` where it cannot be loaded whole."""
 
     Config: ClassVar[type[Config]] = HfConfig
-    constants: Mapping[str, float] = {}
 
     def __init__(self, model: str, config: HfConfig) -> None:
         self.name, self.config = model, config
         self.source = _source(model)
         self.folder = Path(self.source).is_dir()
         self.local = self.folder or not hub_answers()
-        self.model, missing = self._load()
-        self.weights = tensors_digest({k: v for k, v in self.model.state_dict().items() if k not in missing})
+        self.model, self.missing = self._load()
+        self.two = hasattr(self.model, "get_image_features") and hasattr(self.model, "get_text_features")
+        if not self.two and self.model.main_input_name not in ("pixel_values", "input_ids"):
+            raise VlpipeError(f"hf:{model} reads '{self.model.main_input_name}'; expected pictures or texts")
+        self.weights: dict[Side, str] = {side: tensors_digest(self._state(side)) for side in self.sides()}
+        self.constants: Mapping[str, float] = _constants(self.model)
         cast(self.model, config.precision)
         self.device = pick_device(config.device)
         self.model.to(self.device).eval()
-        self.side: Side = self._side()
-        if self.side == "image":
-            self.processor = self._part("AutoImageProcessor")
-        else:
-            tokenizer = self._part("AutoTokenizer")
-            self.tokens = Tokens(tokenizer, self._limit(tokenizer))
+        if not self.two:  # of two, one may be used where the other's processor or tokenizer cannot be
+            _ = self.pictures if self.sides() == ("image",) else self.texts
 
     def sides(self) -> tuple[Side, ...]:
-        """The one side that the model reads."""
-        return (self.side,)
+        """The sides that the model reads."""
+        if self.two:
+            return ("image", "text")
+        return ("image",) if self.model.main_input_name == "pixel_values" else ("text",)
 
     def identity(self, side: Side) -> Mapping[str, str]:
         """Weights, architecture, preprocessing or tokenizer, precision, kernels, code."""
-        config = {k: v for k, v in self.model.config.to_diff_dict().items() if k not in _UNIMPORTANT}
+        part = self.pictures if side == "image" else self.texts
+        config = {k: v for k, v in part.tower.config.to_diff_dict().items() if k not in _UNIMPORTANT}
         common = {
-            "weights": self.weights,
+            "weights": self.weights[side],
             "architecture": digest(json.loads(json.dumps(config, default=str))),
             "precision": self.config.precision,
-            "kernels": f"attention {self.config.attention}",
+            "kernels": f"attention {part.tower.config._attn_implementation}",
             "code": f"hf {CODE}",
         }
-        if side == "image":
-            return common | {"preprocessing": canonical_json(json.loads(self.processor.to_json_string()))}
-        text = {"tokenizer": self.tokens.identity(), "max_length": str(self.tokens.limit)}
-        return common | text | {"prompt": self.config.prompt}
+        return common | part.identity()
 
     def outputs(self, side: Side) -> Mapping[str, ArraySpec]:
-        """Image: cls, patch_mean, tokens (patches only). Text: mean (of real tokens), cls, last. All by layer."""
-        if side != self.side:
+        """Image: pooled or pooler, cls, patch_mean, tokens. Text: pooled or pooler, mean, last, cls. By layer too.
+
+        `pooled` is the vector in the space that both sides share, `pooler` the pooled vector of a model of one
+        side; means are over patches or real tokens, `last` is the last real token. None has unit length.
+        """
+        if side not in self.sides():
             return {}
-        config = self.model.config.get_text_config()
-        layers = range(config.num_hidden_layers + 1)
-        width = int(config.hidden_size)
-        shapes: dict[str, tuple[int, ...]]
-        if side == "image":
-            prefix, patches = self._geometry
-            shapes = {"cls": (width,)} if prefix else {}
-            shapes |= {"patch_mean": (width,), "tokens": (patches, width)}
-            poolings = {name.removeprefix("patch_"): shape for name, shape in shapes.items()}
-        else:
-            shapes = {"mean": (width,), "last": (width,)}
-            if self.tokens.tokenizer.cls_token_id is not None:
-                shapes["cls"] = (width,)
-            poolings = dict(shapes)
-        shapes |= {layer_name(layer, p): shape for layer in layers for p, shape in poolings.items()}
-        return {name: ArraySpec(shape) for name, shape in shapes.items()}
+        return self.pictures.outputs if side == "image" else self.texts.outputs
 
     def prepare(self, item: Item) -> Prepared:
-        """Pixels (3, height, width) by the model's own processor, or token numbers (tokens,)."""
-        if isinstance(item, ImageItem):
-            return Prepared({"pixel_values": self._pixels(item.picture)})
-        ids, cut = self.tokens.encode(self.config.prompt + item.text)
-        if not ids:
-            raise VlpipeError(f"text {item.text!r} gives no tokens")
-        return Prepared({"input_ids": torch.tensor(ids)}, (cut,))
+        """Pixels by the model's own processor, or token numbers (tokens,)."""
+        return (
+            self.pictures.prepare(item.picture) if isinstance(item, ImageItem) else self.texts.prepare(item.text)
+        )
 
     def collate(self, items: list[Prepared]) -> Prepared:
-        """Texts are padded on the right whatever the tokenizer prefers: positions are then those of one alone."""
+        """Pictures stacked, texts padded."""
         cut = tuple(flag for item in items for flag in item.cut)
-        if self.side == "image":
-            return Prepared({"pixel_values": torch.stack([item.tensors["pixel_values"] for item in items])}, cut)
-        rows = [item.tensors["input_ids"] for item in items]
-        real = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self._padding())
-        return Prepared({"input_ids": ids, "attention_mask": real}, cut)
+        names = items[0].tensors
+        if "input_ids" in names:
+            return Prepared(self.texts.collate([item.tensors["input_ids"] for item in items]), cut)
+        return Prepared({name: torch.stack([item.tensors[name] for item in items]) for name in names}, cut)
 
     def encode(self, batch: Prepared, outputs: tuple[str, ...]) -> dict[str, Tensor]:
         """The asked outputs in float32, in evaluation mode."""
@@ -140,68 +126,44 @@ class Hf:
 
     def run(self, tensors: Mapping[str, Tensor], outputs: tuple[str, ...]) -> dict[str, Tensor]:
         """The model's pass and what is read from its states; keeps gradients where they are on."""
-        inputs = {name: tensor.to(self.device) for name, tensor in tensors.items()}
-        if self.side == "image":
-            inputs["pixel_values"] = inputs["pixel_values"].to(DTYPE[self.config.precision])
-        result = self.model(**inputs, output_hidden_states=any(layer_of(name) for name in outputs))
-        rows = {}
-        for name in outputs:
-            layer, pooling = layer_of(name) or (None, name)
-            state = result.last_hidden_state if layer is None else result.hidden_states[layer]
-            rows[name] = self._pool(state.float(), pooling, inputs.get("attention_mask"))
-        return rows
+        part = self.texts if "input_ids" in tensors else self.pictures
+        return part.run(tensors, outputs)
 
     def tower(self, side: Side) -> nn.Module:
         """Prepared tensors in, the main output (rows, width) out."""
-        return _Tower(self, main_output(self.outputs(side)))
-
-    def _pool(self, state: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
-        if pooling == "cls":
-            return state[:, 0]
-        if mask is None:
-            patches = state[:, self._geometry[0] :]
-            return patches if pooling == "tokens" else patches.mean(1)
-        if pooling == "last":
-            return state[torch.arange(len(state), device=state.device), mask.sum(1) - 1]
-        return (state * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-
-    def _pixels(self, picture: Image.Image) -> Tensor:
-        pixels: Tensor = self.processor(picture, return_tensors="pt")["pixel_values"][0]
-        return pixels
+        modules = (self.pictures if side == "image" else self.texts).tower.modules
+        return _Trained(modules, self.run, main_output(self.outputs(side)))
 
     @cached_property
-    def _geometry(self) -> tuple[int, int]:
-        """Tokens before the patches (class, registers) and patches, as the model gives them for its own size."""
-        pixels = self._pixels(Image.new("RGB", (256, 256)))
-        with exact():
-            inputs = pixels[None].to(self.device, DTYPE[self.config.precision])
-            state = self.model(pixel_values=inputs).last_hidden_state
-        size = getattr(self.model.config, "patch_size", None)
-        if state.ndim != 3 or not isinstance(size, int):
-            raise VlpipeError(f"hf:{self.name} gives maps of shape {tuple(state.shape)}, not one token a patch")
-        patches = (pixels.shape[1] // size) * (pixels.shape[2] // size)
-        prefix = state.shape[1] - patches
-        known = 1 + getattr(self.model.config, "num_register_tokens", 0)
-        if prefix not in (0, 1, known):
-            raise VlpipeError(
-                f"hf:{self.name} gives {state.shape[1]} tokens for {patches} patches: unknown geometry"
-            )
-        return prefix, patches
+    def pictures(self) -> HfPictures:
+        """The picture side; its processor is read when it is first asked for."""
+        return HfPictures(f"hf:{self.name}", self._tower("image"), self._part("AutoImageProcessor"))
 
-    def _padding(self) -> int:
-        """The number that fills up a row; masked, so for models without a padding token any will do."""
-        known = (self.tokens.tokenizer.pad_token_id, self.model.config.get_text_config().pad_token_id)
-        return next((number for number in known if number is not None and number >= 0), 0)
+    @cached_property
+    def texts(self) -> HfTexts:
+        """The text side; its tokenizer is read when it is first asked for. Raises `UsageError`."""
+        return HfTexts(
+            f"hf:{self.name}", self._tower("text"), self._part("AutoTokenizer"),
+            stated=self._sentence_limit(), asked=self.config.max_length, prompt=self.config.prompt,
+        )  # fmt: skip
 
-    def _limit(self, tokenizer: Any) -> int:
-        positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
-        padding = getattr(table, "padding_idx", None)
-        if positions and padding is not None:
-            positions -= padding + 1  # RoBERTa counts from behind its padding number
-        known = (tokenizer.model_max_length, positions, self._sentence_limit())
-        special = tokenizer.num_special_tokens_to_add()
-        return longest_text(f"hf:{self.name}", known, special, self.config.max_length)
+    def _tower(self, side: Side) -> Tower:
+        dtype = DTYPE[self.config.precision]
+        if not self.two:
+            head = None if any("pooler." in key for key in self.missing) else "pooler"
+            whole = nn.ModuleList([self.model])
+            return Tower(self.model, whole, self.model.config, head, self.device, dtype)
+        prefix, call = _SIDE[side], getattr(self.model, f"get_{side}_features")
+        modules = nn.ModuleList(child for name, child in self.model.named_children() if name.startswith(prefix))
+        config = getattr(self.model.config, "vision_config" if side == "image" else "text_config")
+        return Tower(call, modules, config, "pooled", self.device, dtype)
+
+    def _state(self, side: Side) -> dict[str, Tensor]:
+        """The tensors that a side's rows come from: another text tower does not make cached images stale."""
+        other = _SIDE["text" if side == "image" else "image"]
+        skip = ("logit_", *other) if self.two else ()
+        state = self.model.state_dict()
+        return {k: v for k, v in state.items() if k not in self.missing and not k.startswith(skip)}
 
     def _sentence_limit(self) -> int | None:
         """What a sentence-transformers folder says of its longest text."""
@@ -215,18 +177,23 @@ class Hf:
         return limit if isinstance(limit, int) else None
 
     def _load(self) -> tuple[Any, set[str]]:
-        model, info = self._part(
-            "AutoModel", dtype=torch.float32, attn_implementation=self.config.attention, weights_only=True,
-            output_loading_info=True,
-        )  # fmt: skip
-        missing = set(info["missing_keys"])
+        """The model, or the part of it that reads texts, in float32; and the tensors that its checkpoint lacks."""
+        options = {} if self.config.attention == "auto" else {"attn_implementation": self.config.attention}
+        whole, info = self._part(
+            "AutoModel", dtype=torch.float32, weights_only=True, output_loading_info=True, **options
+        )
+        texts = getattr(whole, "language_model", whole)  # of a model that also sees (Gemma 3)
+        model = whole.get_encoder() if whole.config.is_encoder_decoder else texts
+        place = next(name for name, module in whole.named_modules() if module is model)
+        within = f"{place}." if place else ""
+        missing = {key.removeprefix(within) for key in info["missing_keys"] if key.startswith(within)}
         needed = sorted(key for key in missing if not any(part in key for part in _UNUSED))
         if needed:
             raise VlpipeError(
                 f"hf:{self.name}: the checkpoint lacks {len(needed)} tensors that the model needs, first "
                 f"'{needed[0]}'; random weights are never extracted"
             )
-        return (model.get_encoder() if model.config.is_encoder_decoder else model), missing
+        return model, missing
 
     def _part(self, kind: str, **options: Any) -> Any:
         import transformers
@@ -242,26 +209,27 @@ class Hf:
             reason = " ".join(str(error).split())[:300]
             raise VlpipeError(f"hf:{self.name}: {kind} cannot be loaded from {where}: {reason}") from None
 
-    def _side(self) -> Side:
-        reads = self.model.main_input_name
-        both = reads == "input_ids" and hasattr(self.model.config, "vision_config")
-        if both or reads not in ("pixel_values", "input_ids"):
-            raise VlpipeError(f"hf:{self.name} reads '{reads}'; expected an image model or a text model")
-        return "image" if reads == "pixel_values" else "text"
 
+class _Trained(nn.Module):
+    """One side with its main output as the one result, for training. The parameters are the model's own."""
 
-class _Tower(nn.Module):
-    """A model with its main output as the one result, for training."""
-
-    def __init__(self, encoder: Hf, output: str) -> None:
+    def __init__(self, modules: nn.ModuleList, read: Any, output: str) -> None:
         super().__init__()
-        self.model = encoder.model
-        self.read = encoder.run
-        self.output = output
+        self.parts, self.read, self.output = modules, read, output
 
     def forward(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) of prepared tensors."""
-        return self.read(tensors, (self.output,))[self.output]
+        rows: Tensor = self.read(tensors, (self.output,))[self.output]
+        return rows
+
+
+def _constants(model: Any) -> dict[str, float]:
+    found = {}
+    if isinstance(scale := getattr(model, "logit_scale", None), Tensor):
+        found["logit_scale"] = float(scale.detach().exp())
+    if isinstance(bias := getattr(model, "logit_bias", None), Tensor):
+        found["logit_bias"] = float(bias.detach())
+    return found
 
 
 @contextmanager

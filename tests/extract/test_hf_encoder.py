@@ -74,6 +74,7 @@ def test_image_outputs_equal_a_direct_call(
     assert last.shape[1] == 1 + registers + patches
     expected = {"cls": last[:, 0], "tokens": last[:, 1 + registers :]}
     expected["patch_mean"] = expected["tokens"].mean(1)
+    expected["pooler"] = direct.pooler_output
     for layer, state in enumerate(direct.hidden_states):
         expected[f"layer_{layer:02d}.cls"] = state[:, 0]
         expected[f"layer_{layer:02d}.tokens"] = state[:, 1 + registers :]
@@ -132,7 +133,7 @@ def test_the_tokenizers_padding_side_changes_nothing(side: str, bert: Path, tmp_
 
 def test_no_padding_token_leaves_the_embedding_table_unchanged(llama: Path, loaded: Callable[..., Hf]) -> None:
     encoder = loaded(llama)
-    assert encoder.tokens.tokenizer.pad_token_id is None
+    assert encoder.texts.tokens.tokenizer.pad_token_id is None
     table = AutoModel.from_pretrained(llama).get_input_embeddings().weight
     assert torch.equal(encoder.model.get_input_embeddings().weight, table)
 
@@ -144,13 +145,13 @@ def test_exactly_one_begin_token(text: str, llama: Path, loaded: Callable[..., H
 
 def test_a_missing_begin_token_is_added_where_the_tokenizer_says_so(llama: Path) -> None:
     encoder = Hf(str(llama), HfConfig(device="cpu", max_length=3))
-    rules = encoder.tokens.tokenizer
+    rules = encoder.texts.tokens.tokenizer
     rules.backend_tokenizer.post_processor = rules.backend_tokenizer.post_processor.__class__(
         single="$A", special_tokens=[]
     )
     rules.add_bos_token = True
-    assert encoder.tokens.encode("red dog cat mat") == ([0, 7, 9], True)
-    assert encoder.tokens.encode("red dog") == ([0, 7, 9], False)
+    assert encoder.texts.tokens.encode("red dog cat mat") == ([0, 7, 9], True)
+    assert encoder.texts.tokens.encode("red dog") == ([0, 7, 9], False)
 
 
 @pytest.mark.parametrize(("words", "cut"), [(13, False), (14, False), (15, True), (40, True)])
@@ -169,7 +170,7 @@ def test_a_sentence_transformers_folder_says_its_own_limit(bert: Path, tmp_path:
     folder = shutil.copytree(bert, tmp_path / "copy")
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
     encoder = Hf(str(folder), HfConfig(device="cpu"))
-    assert encoder.tokens.limit == 8
+    assert encoder.texts.tokens.limit == 8
     assert encoder.identity("text")["max_length"] == "8"
 
 
