@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import Rows
 from vlpipe.cache_store.errors import NotCachedError, RowsError
-from vlpipe.cache_store.group import Group, output_names
-from vlpipe.cache_store.ids import Ids, read_ids
+from vlpipe.cache_store.ids import Ids
 from vlpipe.cache_store.layout import Status
 from vlpipe.cache_store.reader import FeatureSet, open_features
 from vlpipe.foundation.errors import UsageError, VlpipeError
@@ -70,7 +69,7 @@ def export_features(
     write = _writer(file)
     if file.exists() and not overwrite:
         raise VlpipeError(f"'{file}' exists; add --overwrite to replace it, or give another --out")
-    rows = _Selected(store, _one_output(store, output), dtype, advance)
+    rows = _Selected(store, output, dtype, advance)
     with _made_whole(file) as part:
         write(part, rows)
     features = rows.features
@@ -93,14 +92,6 @@ def _writer(file: Path) -> Callable[[Path, _Selected], None]:
     return found
 
 
-def _one_output(store: Path, asked: str | None) -> str:
-    Group.open(store)  # says what is wrong with a path that is no store
-    known = output_names(store)
-    if asked is None and len(known) != 1:
-        raise UsageError(f"'{store}' has the outputs {', '.join(known) or '(none)'}; name one with --output")
-    return asked or known[0]
-
-
 @contextmanager
 def _made_whole(file: Path) -> Iterator[Path]:
     """A file beside the wanted one, which gets its name, synced, by one rename."""
@@ -119,15 +110,14 @@ def _made_whole(file: Path) -> Iterator[Path]:
 class _Selected:
     """The usable rows of one output, piece by piece, in the dtype of the file."""
 
-    def __init__(self, store: Path, output: str, dtype: str | None, advance: Advance) -> None:
+    def __init__(self, store: Path, output: str | None, dtype: str | None, advance: Advance) -> None:
         self.features = open_features(store, output, memory_budget=PIECE_BYTES)
-        self.positions = np.flatnonzero(self.features.usable)
+        self.positions = self.features.usable_positions
         if not len(self.positions):
             raise NotCachedError(f"'{store}' has no usable row of '{output}'; nothing was written")
         self.dtype = np.dtype(dtype or self.features.dtype).newbyteorder("<")
         self.shape = (len(self.positions), *self.features.shape)
-        group = Group.open(store)
-        self.ids: Ids = read_ids(store, group.table, group.rows).take(pa.array(self.positions))
+        self.ids: Ids = self.features.id_column.take(pa.array(self.positions))
         self._advance = advance
 
     def pieces(self) -> Iterator[tuple[slice, Rows]]:

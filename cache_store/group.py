@@ -66,7 +66,7 @@ class Group:
         """Read a store's group; raises `NotCachedError`, `CorruptCacheError`, `StaleCacheError`."""
         if not store.exists():
             raise NotCachedError(f"there is no store '{store}'; make it with `vlpipe extract`")
-        return cls(**read_node(store))
+        return cls(**read_node(store, "group"))
 
     @property
     def blocks(self) -> range:
@@ -155,11 +155,12 @@ def create_array(
 
 @contextmanager
 def _made_whole(place: Path, store: Path) -> Iterator[Path]:
-    """A new folder beside the store, which gets its place, synced, by one rename.
+    """A new folder beside the store, on its disk, which gets its place, synced, by one rename.
 
     Where another process was faster, its folder stays and the new one goes.
     """
-    part = store.with_name(f".{store.name}.{uuid4().hex}.part")
+    real = store.resolve()  # a link may stand where a store was that has moved to another disk
+    part = real.with_name(f".{real.name}.{uuid4().hex}.part")
     try:
         with writing(store):
             yield part

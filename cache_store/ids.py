@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.errors import CorruptCacheError, RowsError
 from vlpipe.cache_store.layout import rows_path
-from vlpipe.cache_store.places import Place
+from vlpipe.cache_store.places import Place, read_whole
 
 Ids = Any  # pa.LargeStringArray; pyarrow has no types
 
@@ -25,9 +25,7 @@ def as_ids(ids: Sequence[str] | Any) -> Ids:
 
     Raises `RowsError` when there are none or one comes twice.
     """
-    if isinstance(ids, pa.ChunkedArray):
-        ids = ids.combine_chunks()
-    array = ids.cast(pa.large_string()) if isinstance(ids, pa.Array) else pa.array(ids, pa.large_string())
+    array = text_column(ids)
     if not len(array) or array.null_count:
         raise RowsError(f"{len(array)} ids of which {array.null_count} null: expected at least one, each a text")
     order = pc.sort_indices(array)  # 8 bytes an id; counting the distinct ones takes 200
@@ -37,6 +35,16 @@ def as_ids(ids: Sequence[str] | Any) -> Ids:
         first, second = sorted(order[same : same + 2].to_pylist())
         raise RowsError(f"id '{ordered[same]}' stands at rows {first} and {second}; ids must be unique")
     return array
+
+
+def text_column(texts: Sequence[str | None] | Any) -> Ids:
+    """Any sequence of texts, also a table's column, as one Arrow array; raises `RowsError` for other things."""
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    try:
+        return pa.array(texts, pa.large_string())
+    except (TypeError, ValueError) as error:
+        raise RowsError(f"ids or keys: expected texts ({str(error).splitlines()[0]})") from error
 
 
 def ids_digest(ids: Ids) -> str:
@@ -60,11 +68,11 @@ def file_seal(data: bytes) -> str:
 
 
 def read_ids(store: Place, seal: str, rows: int) -> Ids:
-    """The ids of a store; raises `CorruptCacheError`."""
+    """The ids of a store; raises `CorruptCacheError`, `CacheReadError`."""
     path = rows_path(store)
     try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = read_whole(path)
+    except FileNotFoundError:
         data = b""
     if file_seal(data) != seal:
         raise CorruptCacheError(
@@ -78,12 +86,12 @@ def read_ids(store: Place, seal: str, rows: int) -> Ids:
 
 def positions_of(ids: Ids, asked: Sequence[str]) -> NDArray[np.int64]:
     """The row of each asked id; raises `RowsError` that names the first unknown ones."""
-    column = pa.array(asked, pa.large_string())
+    column = text_column(asked)
     found = pc.index_in(column, value_set=ids)
     if found.null_count:
         unknown = column.take(np.flatnonzero(found.is_null())[:3]).to_pylist()
         raise RowsError(
-            f"{found.null_count} of {len(asked)} ids are not in the store, first {unknown}; expected ids such as "
+            f"{found.null_count} of {len(column)} ids are not in the store, first {unknown}; expected ids such as "
             f"'{ids[0]}' of the same manifest"
         )
     return np.asarray(found, dtype=np.int64)

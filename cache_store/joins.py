@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from vlpipe.cache_store.arrays import Rows
 from vlpipe.cache_store.errors import RowsError, StaleCacheError
-from vlpipe.cache_store.ids import positions_of
+from vlpipe.cache_store.ids import positions_of, text_column
 from vlpipe.cache_store.order import Positions
 from vlpipe.cache_store.reader import FeatureSet
 from vlpipe.foundation.errors import UsageError
@@ -59,7 +58,7 @@ def join(left: FeatureSet, right: FeatureSet, keys: Sequence[str | None] | None 
         where = _same_ids(left, right)
         there: Any = np.ones(len(right), np.bool_)
     else:
-        column = pa.array(keys, pa.large_string())
+        column = text_column(keys)
         if len(column) != len(right):
             raise RowsError(f"{len(column)} keys for the {len(right)} rows of '{right.path}': expected one a row")
         there = np.asarray(column.is_valid())

@@ -84,7 +84,10 @@ def mend_output(path: Path, name: str, group: Group, spec: ArraySpec, fingerprin
 def markers_of(path: Path) -> Iterator[Marker]:
     """All markers that are whole, whatever rows and ids they are of."""
     for file in sorted(marker_path(path, 0).parent.glob("*.json")):
-        content = unsealed(read_json(file))
+        try:
+            content = unsealed(read_json(file))
+        except FileNotFoundError:  # a writer is at its block
+            continue
         if content is not None and file.stem == str(content["block"]):
             yield Marker.of(content)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError
 from vlpipe.cache_store.layout import FORMAT
-from vlpipe.cache_store.places import Place
+from vlpipe.cache_store.places import Place, read_whole
 from vlpipe.foundation.files import digest
 
 
@@ -32,29 +32,27 @@ def unsealed(document: Any) -> dict[str, Any] | None:
 
 
 def read_json(path: Place) -> Any:
-    """A JSON file's value; None when it is not JSON. Raises FileNotFoundError."""
+    """A JSON file's value; None when it is not JSON. Raises FileNotFoundError, `CacheReadError`."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_whole(path))
     except ValueError:  # covers broken JSON and broken UTF-8
         return None
 
 
-def read_node(folder: Place) -> dict[str, Any]:
-    """A node's `vlpipe` attribute; an array's guarded metadata stands in it under "array".
+def read_node(folder: Place, kind: Literal["group", "array"]) -> dict[str, Any]:
+    """The `vlpipe` attribute of a node of one kind; an array's guarded metadata stands in it under "array".
 
-    Raises `CorruptCacheError`, and `StaleCacheError` for a format that is newer than this program.
+    Raises `CorruptCacheError`, `CacheReadError`, `StaleCacheError` for a format that is newer than this program.
     """
     path = folder / "zarr.json"
     try:
         document = read_json(path)
         own = document["attributes"]["vlpipe"]
         _refuse_future(path, own)
-        if document["node_type"] == "array":
-            own = {**own, "array": guarded(document)}
-        elif (document["node_type"], document["zarr_format"]) != ("group", 3):
+        if (document["node_type"], document["zarr_format"]) != (kind, 3):
             raise KeyError("node_type")
-        content = unsealed(own)
-    except (FileNotFoundError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError):
+        content = unsealed({**own, "array": guarded(document)} if kind == "array" else own)
+    except (FileNotFoundError, AttributeError, KeyError, TypeError, ValueError):
         content = None
     if content is None:
         raise CorruptCacheError(

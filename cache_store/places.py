@@ -7,6 +7,7 @@ names an object of a bucket. Only reading: a store is written to a local folder,
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,7 +95,8 @@ class RemotePlace:
     def glob(self, pattern: str) -> list[RemotePlace]:
         """Objects below; raises `CacheReadError`."""
         with self._reading():
-            return [RemotePlace(self.files, path) for path in self.files.glob(f"{self.path}/{pattern}")]
+            found = self.files.glob(f"{glob.escape(self.path)}/{pattern}")
+        return [RemotePlace(self.files, path) for path in found]
 
     def size(self) -> int:
         """Bytes of all objects below; raises `CacheReadError`."""
@@ -158,6 +160,25 @@ def refuse_remote(path: Path) -> None:
             f"'{path}' is a URL, expected a folder: write the cache to a local one and upload it with your own "
             "tools, for example `aws s3 sync cache s3://bucket/cache`; open_features() then reads its URL"
         )
+
+
+def read_whole(place: Place) -> bytes:
+    """A file's bytes; none where the disk fails at it, which is damage that a new file mends.
+
+    Raises FileNotFoundError, `CacheReadError`.
+    """
+    try:
+        return place.read_bytes()
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return b""
+        raise CacheReadError(
+            f"cannot read '{place}': {error.strerror or error}; mend that and run the same command again"
+        ) from error
 
 
 def read_into(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,8 @@ def open_features(
     `UnknownNameError` for no such output or strategy, `CorruptCacheError`, `StaleCacheError` for a newer format.
     """
     place = place_of(path, storage_options)
+    if isinstance(place, Path):
+        place = place.absolute()  # this process, or a Dask worker, may be in another folder later
     group = Group.open(place)
     output = _chosen(place, output)
     check_strategy(strategy)

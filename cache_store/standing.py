@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import CorruptCacheError, NotCachedError
-from vlpipe.cache_store.group import Group
+from vlpipe.cache_store.group import BOOKS, Group
 from vlpipe.cache_store.ids import Ids
 from vlpipe.cache_store.layout import CONTENT_HASH, HASH_BYTES, STATUS, USABLE, Status
-from vlpipe.cache_store.losses import BOOKS, Loss, losses
+from vlpipe.cache_store.losses import Loss, losses
 from vlpipe.cache_store.markers import Files, Marker
 from vlpipe.cache_store.values import BlockRows
 
@@ -138,9 +138,9 @@ class Standing:
             self.damaged_markers.add(block)
             return None
 
-    def _whole(self, block: int, names: Iterable[str] | None = None) -> bool:
-        arrays = (self._arrays[name] for name in (self._arrays if names is None else names))
-        return all(array.is_whole(chunk) for array in arrays for chunk in array.chunks(self.span(block)))
+    def _whole(self, block: int) -> bool:
+        span = self.span(block)
+        return all(array.is_whole(chunk) for array in self._arrays.values() for chunk in array.chunks(span))
 
 
 def status_counts(status: NDArray[np.uint8]) -> dict[str, int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
-from vlpipe.cache_store.ahead import ahead
+from vlpipe.cache_store.ahead import DEPTH, ahead
 from vlpipe.cache_store.arrays import Rows, StoredArray
 from vlpipe.cache_store.gather import Opaque, Run, opaque, pieces
 from vlpipe.cache_store.order import Positions
@@ -81,6 +82,7 @@ class MappedTogether:
     def __init__(self, array: StoredArray, crcs: Mapping[int, int]) -> None:
         self._array, self._crcs = array, crcs
         chunks = len(array.chunks(range(array.rows)))
+        self._turns = [Lock() for _ in range(DEPTH)]
         self._stretch = Stretch(chunks * array.chunk_rows * array.row_bytes)
         self._all = np.asarray(self._stretch).view(array.dtype).reshape(-1, *array.shape)
         self._rows = opaque(self._all)
@@ -109,9 +111,10 @@ class MappedTogether:
         return iter(chunks) if self._verified[chunks].all() else ahead(self._verify, chunks)
 
     def _verify(self, chunk: int) -> int:
-        if not self._verified[chunk]:
-            self._array.map_into(self._stretch, chunk, self._crcs[chunk])
-            self._verified[chunk] = True
+        with self._turns[chunk % DEPTH]:  # another thread must not map a newer file over one that was verified
+            if not self._verified[chunk]:
+                self._array.map_into(self._stretch, chunk, self._crcs[chunk])
+                self._verified[chunk] = True
         return chunk
 
 

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from vlpipe.cache_store.errors import CacheReadError
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (
@@ -28,12 +30,19 @@ _FAILED = ctypes.c_void_p(-1).value
 class Stretch:
     """Reserved addresses of `size` bytes; NumPy sees them as bytes, read-only, and keeps them while it does.
 
-    A byte where nothing is mapped must not be touched: that ends the process.
+    A byte where nothing is mapped must not be touched: that ends the process. Raises `CacheReadError` where the
+    system has no such addresses.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._start = _mapped(None, size, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+        try:
+            self._start = _mapped(None, size, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+        except OSError as error:
+            raise CacheReadError(
+                f"cannot reserve {size} bytes of addresses for mapping ({error.strerror}): raise the limit "
+                "(`ulimit -v`), or open with strategy 'blocks'"
+            ) from error
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from vlpipe.cache_store.locks import is_held
 from vlpipe.cache_store.losses import losses
 from vlpipe.cache_store.markers import Marker
 from vlpipe.cache_store.mending import block_rows_of, markers_of
+from vlpipe.cache_store.places import read_whole
 from vlpipe.foundation.errors import VlpipeError
 
 ENCODES = "the same `vlpipe extract` encodes only these rows again"
@@ -53,7 +55,8 @@ def verify_store(path: Path, advance: Advance = lambda blocks: None) -> list[Dam
     """All damage of a store: metadata, ids, markers, and every byte of every committed chunk.
 
     Empty for a store that is right, also for one that is not complete or is being written: rows that are not
-    committed are no damage, but files of theirs that no writer is at are. Raises `NotCachedError` for no store.
+    committed are no damage, but files of theirs that no writer is at are. Raises `NotCachedError` for no store,
+    `CacheReadError` where the system refuses to read.
     """
     path = Path(path)
     group, found = _group(path)
@@ -63,13 +66,9 @@ def verify_store(path: Path, advance: Advance = lambda blocks: None) -> list[Dam
     arrays, lost = _arrays(path, group)
     found += lost
 
-    def check(blocks: Iterable[int]) -> dict[int, list[Damage]]:
-        return _check_blocks(path, group, arrays, blocks)
-
-    for block, first in check(_counted(group.blocks, advance)).items():
-        # Once more: a writer may have replaced the block while its files were read one by one.
-        if first and not is_held(lock_path(path, block)):
-            found += check([block])[block]
+    for block, first in _check_blocks(path, group, arrays, _counted(group.blocks, advance)).items():
+        if first:
+            found += _check_again(path, group, arrays, block)
     return found
 
 
@@ -102,7 +101,7 @@ def stored_content(path: Path) -> NDArray[np.uint8]:
 
 def leftovers(path: Path) -> list[Path]:
     """Unfinished files and folders of writers, dead or alive, in a store and beside it; they harm nothing."""
-    return sorted([*path.rglob("*.part"), *path.parent.glob(f".{path.name}.*.part")])
+    return sorted([*path.rglob("*.part"), *path.parent.glob(f".{escape(path.name)}.*.part")])
 
 
 def _counted(blocks: Iterable[int], advance: Advance) -> Iterator[int]:
@@ -185,6 +184,24 @@ def _check_blocks(
         if STATUS in arrays and not found[block]:
             found[block] += _counts(path, group, arrays[STATUS], marker)
     return found
+
+
+def _check_again(path: Path, group: Group, arrays: dict[str, StoredArray], block: int) -> list[Damage]:
+    """A block until no writer has replaced it while its files were read one by one; none while one is at it."""
+    while True:
+        before = _marker_bytes(path, block)
+        found = _check_blocks(path, group, arrays, [block])[block]
+        if is_held(lock_path(path, block)):
+            return []
+        if _marker_bytes(path, block) == before:
+            return found
+
+
+def _marker_bytes(path: Path, block: int) -> bytes:
+    try:
+        return read_whole(marker_path(path, block))
+    except FileNotFoundError:
+        return b""
 
 
 def _of_marker(path: Path, group: Group, block: int, what: str) -> Damage:

@@ -14,7 +14,7 @@ from vlpipe.cache_store.donors import Donor
 from vlpipe.cache_store.durable import in_parallel, remove_durable
 from vlpipe.cache_store.errors import LockedError, StaleCacheError, writing
 from vlpipe.cache_store.fingerprint import Fingerprint
-from vlpipe.cache_store.group import Group
+from vlpipe.cache_store.group import BOOKS, Group
 from vlpipe.cache_store.ids import Ids, as_ids
 from vlpipe.cache_store.layout import (
     CONTENT_HASH,
@@ -27,7 +27,6 @@ from vlpipe.cache_store.layout import (
     marker_path,
 )
 from vlpipe.cache_store.locks import exclusive
-from vlpipe.cache_store.losses import BOOKS
 from vlpipe.cache_store.markers import Files, Marker
 from vlpipe.cache_store.opening import checked_block_rows, open_for_writing, open_outputs
 from vlpipe.cache_store.places import refuse_remote

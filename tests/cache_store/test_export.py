@@ -130,7 +130,7 @@ def test_what_is_refused(sample: Any, full: Path, store: Path, tmp_path: Path) -
         export_features(full, "pooled", tmp_path / "x.csv")
     with pytest.raises(UnknownNameError, match="did you mean 'pooled'"):
         export_features(full, "poled", tmp_path / "x.npz")
-    with pytest.raises(UsageError, match="norm, pooled, tokens; name one with --output"):
+    with pytest.raises(UsageError, match="3 outputs: name one, norm or pooled or tokens"):
         export_features(full, None, tmp_path / "x.npz")
     with pytest.raises(NotCachedError, match="there is no store"):
         export_features(tmp_path / "none.zarr", None, tmp_path / "x.npz")

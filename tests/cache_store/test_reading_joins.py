@@ -44,7 +44,8 @@ def test_captions_to_images(sample: Any, images: FeatureSet, tmp_path: Path) -> 
         (where[key], row) for row, key in enumerate(keys) if key is not None and row != 3 and where[key] != 9
     ]
     assert any(key == ids[9] for key in keys)
-    for given in (keys, pa.array(keys)):
+    column = pa.chunked_array([keys[:7], keys[7:]])
+    for given in (keys, pa.array(keys), column, column.dictionary_encode()):
         pairs = join(images, captions, given)
         assert list(zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)) == wanted
         assert len(pairs) == len(wanted)
@@ -89,3 +90,14 @@ def test_what_cannot_be_joined(sample: Any, images: FeatureSet, tmp_path: Path) 
     foreign = texts(sample, tmp_path / "f.zarr", manifest="f" * 64)
     with pytest.raises(StaleCacheError, match=f"of manifest {'m' * 64}, .* of {'f' * 64}"):
         join(images, foreign, [images.ids[0]] * TEXTS)
+
+
+def test_ids_as_tables_give_them(sample: Any, images: FeatureSet) -> None:
+    column = pa.chunked_array([images.ids[5:7], images.ids[:1]])
+    for given in (column, column.combine_chunks(), column.dictionary_encode(), np.array(column.to_pylist())):
+        assert images.positions(given).tolist() == [5, 6, 0]
+    for wrong in ([1, 2], np.array([1.5])):
+        with pytest.raises(RowsError, match="expected texts"):
+            images.positions(wrong)
+    with pytest.raises(RowsError, match="expected texts"):
+        join(images, images, list(range(len(images))))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,22 @@ def test_too_many_files_are_mapped_one_by_one(paged: Path, monkeypatch: pytest.M
     features = open_features(paged, "pages", strategy="mapped")
     assert isinstance(features._rows, strategies.Mapped)
     np.testing.assert_array_equal(features.as_numpy(), np.concatenate([values(block) for block in range(6)]))
+
+
+def test_threads_map_a_file_once(paged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would put what a writer has replaced meanwhile over rows that the first has verified."""
+    features = open_features(paged, "pages", strategy="mapped")
+    mapped: list[int] = []
+    real = StoredArray.map_into
+
+    def slow(array: StoredArray, stretch: Any, chunk: int, crc: int) -> None:
+        mapped.append(chunk)
+        time.sleep(0.05)
+        real(array, stretch, chunk, crc)
+
+    monkeypatch.setattr(StoredArray, "map_into", slow)
+    with ThreadPoolExecutor(3) as pool:
+        taken = list(pool.map(lambda _: features.take(np.array([0, 9])), range(3)))
+    assert sorted(mapped) == [0, 1]
+    for rows in taken:
+        np.testing.assert_array_equal(rows, features.take(np.array([0, 9])))

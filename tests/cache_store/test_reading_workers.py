@@ -216,3 +216,21 @@ def test_anonymous_memory_stays_within_the_budget(large: Path, strategy: str, bu
     name, rows, most = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert (name, int(rows)) == ("mapped" if strategy == "auto" else strategy, 2 * 163_840)
     assert float(most) < budget + 64
+
+
+def test_workers_that_stay_do_not_repeat_an_epoch(features: FeatureSet) -> None:
+    """They keep their copy of the data set, which `set_epoch` does not reach."""
+
+    def staying(dataset: FeatureDataset) -> Any:
+        return DataLoader(
+            dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
+        )
+
+    dataset = FeatureDataset(features, 4, shuffle=True)
+    batches = staying(dataset)
+    assert len(collected(batches)) == 9
+    dataset.set_epoch(1)
+    with pytest.raises(UsageError, match="persistent_workers=False"):
+        collected(batches)
+    in_order = staying(FeatureDataset(features, 4))
+    assert collected(in_order) == collected(in_order)

@@ -21,6 +21,7 @@ from vlpipe.cache_store import locks, snapshots
 from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import LockedError, StaleCacheError
 from vlpipe.cache_store.reader import open_features
+from vlpipe.cache_store.verify import verify_store
 
 HOLDER = """
 import sys, time
@@ -66,6 +67,23 @@ def test_a_folder_that_cannot_lock_is_read_but_not_written(
     assert contents(full) == before
     assert open_features(full, "pooled").usable.sum() == 29
     assert not locks._held
+
+
+def test_verify_while_a_block_is_written_again_and_again(
+    sample: Any, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, between the marker and the rows that it names, and done before anyone asks who is at work."""
+    writer, contents = sample.open_writer(full), iter(range(1, 4))
+    read = StoredArray.read
+
+    def torn(array: StoredArray, chunk: int, crc: int, out: Any) -> None:
+        if (array.folder.name, chunk) == ("content_hash", 1) and (number := next(contents, 0)):
+            sample.fill(writer, blocks=[1], content=sample.hashes() + np.uint8(number))
+        read(array, chunk, crc, out)
+
+    monkeypatch.setattr(StoredArray, "read", torn)
+    assert verify_store(full) == []
+    assert next(contents, None) is None
 
 
 def test_two_writers_in_one_process(sample: Any, store: Path) -> None:
