@@ -98,4 +98,4 @@ class _Staged:
 
     def take(self, places: Positions, out: Rows) -> None:
         """Fill `out` with the rows at some places."""
-        np.take(self._rows, places, out=opaque(out), mode="clip")
+        self._rows.take(places, out=opaque(out), mode="clip")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,12 @@ WIDE_ROW_BYTES = 8 << 10
 
 def opaque(rows: Rows) -> Opaque:
     """Contiguous rows as one axis of opaque items, each of which NumPy copies in one go."""
-    flat = rows.reshape(len(rows), -1)
-    return flat.view(np.dtype((np.void, flat.shape[1] * flat.itemsize)))[:, 0]
+    return np.ndarray(len(rows), _item(prod(rows.shape[1:]) * rows.itemsize), rows)
+
+
+@lru_cache(maxsize=64)
+def _item(size: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, size))
 
 
 def _as_bytes(rows: Opaque) -> NDArray[np.uint8]:
@@ -40,7 +46,7 @@ class Piece:
     def copy(self, chunk: Opaque, out: Opaque) -> None:
         """Copy from the chunk's rows to the output's."""
         if isinstance(self.where, slice):
-            np.take(chunk, self.local, out=out[self.where], mode="clip")  # another mode would buffer `out`
+            chunk.take(self.local, out=out[self.where], mode="clip")  # another mode would buffer `out`
         elif out.itemsize < WIDE_ROW_BYTES:
             out[self.where] = chunk.take(self.local, mode="clip")
         else:

@@ -50,10 +50,13 @@ class EpochOrder:
 
     def window(self, number: int) -> Positions:
         """The positions of one window, in the order of the epoch."""
-        starts = np.sort(self._chunks[number]) * self._chunk_rows
-        parts = [start + np.flatnonzero(self._usable[start : start + self._chunk_rows]) for start in starts]
-        rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        rows = self._rows_of(np.sort(self._chunks[number])) if self.windows > 1 else np.flatnonzero(self._usable)
         return shuffled(rows, self._seed, self._epoch, number) if self._shuffle else rows
+
+    def _rows_of(self, chunks: Positions) -> Positions:
+        size = self._chunk_rows
+        parts = (chunk * size + np.flatnonzero(self._usable[chunk * size :][:size]) for chunk in chunks)
+        return np.concatenate([np.empty(0, np.int64), *parts])  # a window may hold no chunk
 
 
 def shuffled(values: Positions, seed: int, *stream: int) -> Positions:

@@ -55,7 +55,7 @@ class Resident:
     def take(self, positions: Positions, out: Rows) -> None:
         """Fill `out` with the rows at valid positions."""
         if len(positions):
-            np.take(self._rows, positions, out=opaque(out), mode="clip")  # another mode would buffer `out`
+            self._rows.take(positions, out=opaque(out), mode="clip")  # another mode would buffer `out`
 
     def chunks(self, numbers: Iterable[int]) -> Iterator[Rows]:
         """Views of the one array."""
@@ -95,7 +95,7 @@ class MappedTogether:
                 chunks = positions // self._array.chunk_rows
                 for _ in self._verifying(np.unique(chunks).tolist()):
                     pass
-            np.take(self._rows, positions, out=opaque(out), mode="clip")
+            self._rows.take(positions, out=opaque(out), mode="clip")
 
     def chunks(self, numbers: Iterable[int]) -> Iterator[Rows]:
         """The mapped files themselves."""
