@@ -72,7 +72,8 @@ def _dangling(tokens: Sequence[Token], gone: set[int]) -> set[int]:
         more = {at for place, at in enumerate(left) if _dangles(tokens, gone | found, left, place)}
         if not more:
             return found
-        found.add(min(more))
+        # What joined qualities goes before the preposition: "in [shallow] , [reflective] water" keeps its "in".
+        found.add(min(more, key=lambda at: (tokens[at].text != "," and tokens[at].lower not in JOINING, at)))
 
 
 def _dangles(tokens: Sequence[Token], gone: set[int], left: Sequence[int], place: int) -> bool:
@@ -85,7 +86,7 @@ def _dangles(tokens: Sequence[Token], gone: set[int], left: Sequence[int], place
     token = tokens[at]
     if token.text == ",":
         bound = before is None or after is None or not after.is_word
-        inside = before is not None and before.tag in ("DT", "PRP$", "CC", "IN")
+        inside = before is not None and _opens(before, tokens, gone, at)
         return bound or inside or (before is not None and before.text == ",")
     if token.lower in JOINING:
         return _joins_nothing(tokens, gone, at, before, after)
@@ -102,7 +103,16 @@ def _joins_nothing(
     """A conjunction with nothing on one side: it opened or closed a list of what was taken out."""
     if before is None or after is None or not after.is_word:
         return True
-    if at - 1 in gone and (before.tag in ("DT", "PRP$", "IN", "CD", "CC") or before.tag.startswith("VB")):
+    if at - 1 in gone and (_opens(before, tokens, gone, at) or before.tag == "CD" or before.tag.startswith("VB")):
         return True
     listed = at + 1 in gone and at > 0 and tokens[at - 1].tag in ("JJ", "JJR", "VBN")
     return listed and after.is_noun
+
+
+def _opens(before: Token, tokens: Sequence[Token], gone: set[int], at: int) -> bool:
+    """Whether what comes before a joining token is the start of the phrase whose qualities it joined.
+
+    Behind a preposition only where a quality follows: "in [red] , a man" is no list.
+    """
+    listed = at + 1 < len(tokens) and (at + 1 in gone or tokens[at + 1].tag in ("JJ", "JJR", "VBN"))
+    return before.tag in ("DT", "PRP$", "CC") or (before.tag == "IN" and listed)

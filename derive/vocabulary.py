@@ -73,7 +73,7 @@ class Vocabulary:
             self.images += 1
             self.captions += len(captions)
             found = frozenset(self._read(captions))
-            frequent.update(found)
+            frequent.update(sorted(found))  # a set's order changes with the process, and with it who is cut off
             nouns.append(found)
         self.index = {word: place for place, (word, _) in enumerate(frequent.most_common(MOST))}
         self.together = np.zeros((len(self.index), len(self.index)), np.int32)

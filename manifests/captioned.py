@@ -70,13 +70,17 @@ class Captioned:
             yield from photo.texts()
 
 
-def photo_folder(layout: Layout, root: Path, names: Sequence[str], given: str | None = None) -> Path:
-    """The folder that is given, or the first of `names` under `root`. Raises `VlpipeError` where there is none."""
-    if given is None:
-        return layout.need(root, *names)
-    if not Path(given).is_dir():
-        raise layout.refuse(f"setting images: there is no folder '{given}'")
-    return Path(given)
+def photo_folder(layout: Layout, root: Path, names: Sequence[str], config: PhotoConfig) -> Path:
+    """The folder that is given, or the first of `names` under `root`.
+
+    Raises `VlpipeError` where there is none, but where photos that are absent are kept.
+    """
+    if config.images is None:
+        kept = config.absent == "keep" and not layout.find(root, *names)
+        return root / names[0] if kept else layout.need(root, *names)
+    if not Path(config.images).is_dir():
+        raise layout.refuse(f"setting images: there is no folder '{config.images}'")
+    return Path(config.images)
 
 
 def present(photos: Sequence[Photo], folder: Path, layout: Layout, absent: str = "refuse") -> list[Photo]:
@@ -100,6 +104,7 @@ def present(photos: Sequence[Photo], folder: Path, layout: Layout, absent: str =
         raise VlpipeError(
             f"{len(missing)} of {len(photos)} photos are not in '{folder}': {names}"
             + (", ..." if len(missing) > SHOWN else "")
-            + f"; unpack the photo archive whole ({layout.source})"
+            + f"; unpack the photo archive whole ({layout.source}), or --set 'absent=\"leave_out\"' for "
+            "the rows of those that are there, 'absent=\"keep\"' for all texts without their photos"
         )
     return kept

@@ -37,6 +37,8 @@ def read_captions(path: Path, layout: Layout) -> dict[int, CocoImage]:
     images = _images(path, data, layout)
     for where, annotation, image in _annotations(path, data, images, layout):
         number = str(layout.part(annotation, "id", int, where))
+        if number in image.captions:
+            raise layout.refuse(f"{where} has id {number}, which stands there twice")
         image.captions[number] = layout.part(annotation, "caption", str, where)
     return images
 
@@ -71,11 +73,14 @@ def _corners(box: Sequence[Any], where: str, layout: Layout) -> list[float]:
 
 
 def _images(path: Path, data: Any, layout: Layout) -> dict[int, CocoImage]:
-    images = {}
+    images: dict[int, CocoImage] = {}
     for number, image in enumerate(layout.part(data, "images", list, f"'{path}'")):
         where = f"'{path}' images[{number}]"
         size = layout.part(image, "width", int, where), layout.part(image, "height", int, where)
-        images[layout.part(image, "id", int, where)] = CocoImage(layout.part(image, "file_name", str, where), size)
+        name = layout.part(image, "id", int, where)
+        if name in images:
+            raise layout.refuse(f"{where} has id {name}, which stands there twice")
+        images[name] = CocoImage(layout.part(image, "file_name", str, where), size)
     return images
 
 

@@ -148,6 +148,8 @@ def _finish(made: Manifest, as_json: bool) -> None:
     if missing:
         images = facts["images"]
         words = f"{len(missing):,} of {images:,} image files are not under '{made.image_root}': {shown(missing)}"
-        if len(missing) == images:
-            raise VlpipeError(f"{words}; the manifest is written, but nothing can be encoded: give --image-root")
+        if (
+            len(missing) == images and made.description.settings.get("absent") != "keep"
+        ):  # "keep": it was asked for
+            raise VlpipeError(f"{words}; the manifest is written, but no image can be encoded: give --image-root")
         click.echo(f"warning: {words}", err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.manifests.readers import Record, read_json_lines
+from vlpipe.manifests.readers import Record, read_json_lines, unique_keys
 
 T = TypeVar("T")
 WORDS: Mapping[type, str] = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
@@ -22,11 +22,12 @@ class Layout:
 
     name: str
     expected: str
-    source: str
+    source: str = ""  # of a form of one's own there is no publisher
 
     def refuse(self, found: str) -> VlpipeError:
         """The error for what was found instead."""
-        return VlpipeError(f"{found}; expected {self.expected}; published at {self.source}")
+        where = f"; published at {self.source}" if self.source else ""
+        return VlpipeError(f"{found}; expected {self.expected}{where}")
 
     def root(self, root: Path | None) -> Path:
         """The publisher's folder. Raises `VlpipeError` where none is given, or it is not there."""
@@ -48,10 +49,18 @@ class Layout:
         return found
 
     def json(self, path: Path, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-        """A whole JSON file; `hook` sees every object. Raises `VlpipeError`: not there, not UTF-8, not JSON."""
+        """A whole JSON file; `hook` sees every object.
+
+        Raises `VlpipeError`: not there, not UTF-8, not JSON, a key twice in one object (one of its rows is lost).
+        """
+
+        def checked(pairs: list[tuple[str, Any]]) -> Any:
+            record = unique_keys(pairs)
+            return hook(record) if hook else record
+
         try:
-            return json.loads(self._bytes(path).decode("utf-8-sig"), object_hook=hook)
-        except ValueError as error:
+            return json.loads(self._bytes(path).decode("utf-8-sig"), object_pairs_hook=checked)
+        except (ValueError, RecursionError) as error:
             raise self.refuse(f"'{path}' is not JSON: {error}") from None
 
     def json_lines(self, path: Path) -> Iterator[Record]:

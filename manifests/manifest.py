@@ -80,15 +80,20 @@ class Manifest:
         with self._file(kind) as file:
             return file.read(columns=wanted)
 
-    def batches(self, kind: Kind, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """The table in order, exactly `rows` rows at a time but for the last; memory does not grow with it."""
+    def batches(self, kind: Kind, columns: Sequence[str], rows: int, first: int = 0) -> Iterator[pa.RecordBatch]:
+        """The table in order, exactly `rows` rows at a time but for the last; memory does not grow with it.
+
+        From row `first` on; what lies before is not read.
+        """
         if rows < 1:
             raise VlpipeError(f"a batch of {rows} rows; expected at least 1")
         TABLES[kind].check_columns(tuple(columns))
         if not self.count(kind):
             return
         with self._file(kind) as file:
-            yield from regroup(file.iter_batches(min(rows, ROWS), columns=list(columns)), rows)
+            groups, skip = _groups_from(file, first)
+            parts = file.iter_batches(min(rows, ROWS), columns=list(columns), row_groups=groups)
+            yield from regroup(_without_first(parts, skip), rows)
 
     def verify(self) -> None:
         """Recompute the digest from the rows. Raises `StaleError` where the description gives another."""
@@ -130,6 +135,20 @@ def read_description(folder: Path) -> Description:
     if description.format != FORMAT:
         raise VlpipeError(f"'{path}' has format {description.format}; this vlpipe reads format {FORMAT}")
     return description
+
+
+def _groups_from(file: pq.ParquetFile, row: int) -> tuple[list[int], int]:
+    """The row groups from the one on that a row is in, and how many rows of it come before."""
+    groups = list(range(file.num_row_groups))
+    while groups and file.metadata.row_group(groups[0]).num_rows <= row:
+        row -= file.metadata.row_group(groups.pop(0)).num_rows
+    return groups, row
+
+
+def _without_first(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        yield part.slice(min(rows, len(part)))
+        rows = max(0, rows - len(part))
 
 
 def regroup(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ Record = tuple[int, dict[str, Any]]  # number of the line (Parquet: of the row),
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".jsonlines", ".ndjson")
 READ_ROWS = 16_384
+csv.field_size_limit(1 << 26)  # characters of one field: JSON lines have no limit either
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -87,7 +88,8 @@ def _read_csv(path: Path) -> Iterator[Record]:
             yield start, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise VlpipeError(
-            f"'{path}' line {line}: {error}; a double quote inside quotes is written twice"
+            f"'{path}' line {line}: {error}; expected lines that end in LF or CRLF, and texts in double quotes "
+            "where they hold a delimiter, a line break or a double quote, which is written twice"
         ) from None
 
 
@@ -103,7 +105,8 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object of which every key stands once. Raises `ValueError` where one stands twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
-        raise ValueError("a key stands twice")
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key '{twice}' stands twice in one object")
     return record
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vlpipe.manifests.contracts import Row
-from vlpipe.manifests.crops import Box, crop_path, write_crop
 from vlpipe.manifests.layouts import Layout
+from vlpipe.manifests.pictures import Box, crop_path, write_crop
 from vlpipe.manifests.upright import picture_frame, upright_boxes
 
 SPLIT = "test"

@@ -107,7 +107,8 @@ def _members(shard: Path) -> Iterator[tuple[str, Member]]:
         with tarfile.open(shard, "r:") as tar:
             while (info := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # it would keep every header
-                if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                hidden = info.name.rpartition("/")[2].startswith(".")  # macOS packs ._KEY.jpg before KEY.jpg
+                if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not hidden:
                     yield info.name.removeprefix("./"), Member(shard, info.offset_data, info.size)
             # The library takes a broken header for the end: rows would be missing, and nothing would say so.
             if not _is_end(shard, tar.offset):

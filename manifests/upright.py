@@ -42,6 +42,11 @@ def picture_frame(path: Path) -> Frame:
             warnings.simplefilter("ignore")
             with Image.open(path) as picture:
                 return Frame(*picture.size, _orientation(picture))
+    except FileNotFoundError:
+        raise VlpipeError(
+            f"'{path}' does not exist; boxes are turned as the photo is, so 'absent' cannot be \"keep\" here: "
+            'unpack the photo archive whole, or say "leave_out"'
+        ) from None
     except Exception as error:
         raise VlpipeError(f"'{path}' is no picture whose size can be read: {error}") from None
 

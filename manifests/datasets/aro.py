@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from vlpipe.manifests.caption_files import listed_photos
 from vlpipe.manifests.captioned import Photo, PhotoConfig, photo_folder, present
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.layouts import Layout
-from vlpipe.manifests.listed import listed_photos
 from vlpipe.manifests.orders import plain, reordered
 from vlpipe.manifests.relations import Case, Cases, read_cases
 
@@ -68,7 +68,7 @@ class Aro:
         path = LAYOUT.need(root, FILES[config.subset].format(split=config.split))
         self.cases: Cases | None = None
         if config.subset.startswith("vg_"):
-            photos = photo_folder(LAYOUT, root, ("images",), config.images)
+            photos = photo_folder(LAYOUT, root, ("images",), config)
             cases = read_cases(path, config.subset, LAYOUT)
             there = present([Photo(name, name) for name in _names(cases)], photos, LAYOUT, config.absent)
             kept = {photo.id for photo in there}

@@ -12,8 +12,8 @@ from vlpipe.manifests.datasets.webdataset import Webdataset
 
 
 class Cc12m(Webdataset):
-    """Shards that img2dataset makes of the 12,423,374 published addresses (many are gone by now), or ready ones.
-    Shards without a split in their name are train.
+    """Shards that img2dataset makes of the published addresses ("about 12 million"; others count 12,423,374 lines
+    of cc12m.tsv; many are gone by now), or ready ones. Shards without a split in their name are train.
     """
 
     source: ClassVar[str] = "https://github.com/google-research-datasets/conceptual-12m"

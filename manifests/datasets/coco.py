@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from vlpipe.manifests.caption_files import karpathy_photos
 from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, present
 from vlpipe.manifests.coco_json import read_captions
-from vlpipe.manifests.karpathy import karpathy_photos
 from vlpipe.manifests.layouts import Layout
 
 KARPATHY = "dataset_coco.json"

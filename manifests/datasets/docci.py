@@ -37,7 +37,7 @@ class Docci(Captioned):
     def __init__(self, config: DocciConfig, root: Path | None, folder: Path) -> None:
         root = LAYOUT.root(root)
         photos = list(_photos(LAYOUT.need(root, "docci_descriptions.jsonlines")))
-        self.folder = photo_folder(LAYOUT, root, ("images",), config.images)
+        self.folder = photo_folder(LAYOUT, root, ("images",), config)
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 
     def published(self) -> Mapping[str, Mapping[str, int]]:

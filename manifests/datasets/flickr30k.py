@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from vlpipe.manifests.caption_files import karpathy_photos, split_files, token_photos
 from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, photo_folder, present
-from vlpipe.manifests.karpathy import karpathy_photos
 from vlpipe.manifests.layouts import Layout
 from vlpipe.manifests.readers import read_records
-from vlpipe.manifests.tokens import split_files, token_photos
 
 PHOTOS = ("flickr30k-images", "flickr30k_images", "images")
 FILES = {
@@ -58,7 +57,7 @@ class Flickr30k(Captioned):
         root = LAYOUT.root(root)
         names = [FILES[config.captions]] if config.captions else list(FILES.values())
         captions = LAYOUT.need(root, *names)
-        self.folder = photo_folder(LAYOUT, root, PHOTOS, config.images)
+        self.folder = photo_folder(LAYOUT, root, PHOTOS, config)
         self.tokens = captions.name == FILES["token"]
         self.photos = present(_photos(captions), self.folder, LAYOUT, config.absent)
 
@@ -90,7 +89,9 @@ def _table(path: Path) -> Iterator[Photo]:
         name = LAYOUT.part(record, "filename", str, where)
         try:
             texts = json.loads(LAYOUT.part(record, "raw", str, where))
-        except ValueError:
-            raise LAYOUT.refuse(f"{where}: raw is no JSON list of captions") from None
+        except (ValueError, RecursionError):
+            texts = None
+        if not isinstance(texts, list):
+            raise LAYOUT.refuse(f"{where}: raw is no JSON list of captions")
         captions = {f"{name}#{place}": text for place, text in enumerate(texts)}
         yield Photo(name, name, LAYOUT.part(record, "split", str, where), captions)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from vlpipe.manifests.caption_files import split_files
 from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, photo_folder, present
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.entities import Sentence, chain_boxes, read_boxes, read_sentences
 from vlpipe.manifests.layouts import Layout
-from vlpipe.manifests.tokens import split_files
 from vlpipe.manifests.upright import picture_frame, upright_boxes
 
 SPLITS = {"train.txt": "train", "val.txt": "val", "test.txt": "test"}
@@ -52,7 +52,7 @@ class Flickr30kEntities(Captioned):
         for name in ("Sentences", "Annotations", *SPLITS):
             LAYOUT.need(self.root, name)
         names = ("flickr30k-images", "flickr30k_images", "images")
-        self.folder = photo_folder(LAYOUT, self.root, names, config.images)
+        self.folder = photo_folder(LAYOUT, self.root, names, config)
         splits = split_files(self.root, SPLITS, LAYOUT, ".jpg")
         photos = [Photo(name, name, split) for name, split in splits.items()]
         self.photos = present(photos, self.folder, LAYOUT, config.absent)

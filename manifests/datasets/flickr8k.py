@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.manifests.captioned import Captioned, Photo, photo_folder, present
-from vlpipe.manifests.karpathy import karpathy_photos
+from vlpipe.manifests.caption_files import karpathy_photos, split_files, token_photos
+from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, photo_folder, present
 from vlpipe.manifests.layouts import Layout
-from vlpipe.manifests.tokens import split_files, token_photos
 
 PHOTOS = ("Flicker8k_Dataset", "Flickr8k_Dataset")  # the archive spells it the first way
 TOKENS = "Flickr8k.token.txt"
@@ -33,8 +31,8 @@ LAYOUT = Layout(
 )
 
 
-class Flickr8kConfig(Config):
-    """There is nothing to choose."""
+class Flickr8kConfig(PhotoConfig):
+    """Nothing beside the photos' folder."""
 
 
 class Flickr8k(Captioned):
@@ -54,8 +52,9 @@ class Flickr8k(Captioned):
     def __init__(self, config: Flickr8kConfig, root: Path | None, folder: Path) -> None:
         root = LAYOUT.root(root)
         captions = LAYOUT.need(root, TOKENS, f"Flickr8k_text/{TOKENS}", LISTED, KARPATHY)
-        self.folder = photo_folder(LAYOUT, root, ("images",) if captions.name == LISTED else (*PHOTOS, "images"))
-        self.photos = present(_photos(captions), self.folder, LAYOUT)
+        names = ("images",) if captions.name == LISTED else (*PHOTOS, "images")
+        self.folder = photo_folder(LAYOUT, root, names, config)
+        self.photos = present(_photos(captions), self.folder, LAYOUT, config.absent)
 
     def published(self) -> Mapping[str, Mapping[str, int]]:
         """The counts above."""

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.contracts import Row
+from vlpipe.manifests.folders import is_shown
+from vlpipe.manifests.layouts import Layout
 from vlpipe.manifests.readers import JSON_LINES, read_json_lines, unique_keys
 from vlpipe.manifests.tables import TextRows, image_rows
 
@@ -47,9 +49,7 @@ class FolderJson:
     licence: ClassVar[str] = "unknown"
 
     def __init__(self, config: FolderJsonConfig, root: Path | None, folder: Path) -> None:
-        if root is None or not root.is_dir():
-            what = "needs --root DIR" if root is None else f"has no folder '{root}'"
-            raise VlpipeError(f"folder_json {what}; {EXPECTED}")
+        root = Layout("folder_json", EXPECTED.removeprefix("expected ")).root(root)
         self.photos = root / config.images
         if not self.photos.is_dir():
             raise VlpipeError(f"'{self.photos}' is no folder; {EXPECTED}; or say --set 'images=\"FOLDER\"'")
@@ -119,7 +119,8 @@ class Renamed:
 
 
 def _only_file(root: Path) -> Path:
-    found = sorted(path for path in root.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+    files = (path for path in root.iterdir() if is_shown(path.name) and path.is_file())
+    found = sorted(path for path in files if path.suffix.lower() in ENDINGS)
     if len(found) != 1:
         names = ", ".join(path.name for path in found[:3])
         what = (

@@ -57,7 +57,7 @@ class Iiw(Captioned):
         photos = list(self._photos())
         if not any(photo.captions for photo in photos):
             raise VlpipeError(f"'{self.path}' has no text by {' or '.join(config.authors)}; set other authors")
-        self.folder = photo_folder(LAYOUT, root, ("images",), config.images)
+        self.folder = photo_folder(LAYOUT, root, ("images",), config)
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 
     def texts(self) -> Iterator[Row]:

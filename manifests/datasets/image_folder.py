@@ -11,6 +11,7 @@ from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.classes import ClassConfig, Classes
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.folders import pictures_in, subfolders
+from vlpipe.manifests.layouts import Layout
 from vlpipe.manifests.prompts import readable
 
 SPLITS = {
@@ -23,7 +24,9 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-EXPECTED = "expected DIR/SPLIT/CLASS/*.jpg (splits train, val, test) or DIR/CLASS/*.jpg, pictures of any format"
+LAYOUT = Layout(
+    "image_folder", "DIR/SPLIT/CLASS/*.jpg (splits train, val, test) or DIR/CLASS/*.jpg, pictures of any format"
+)
 
 
 class ImageFolderConfig(ClassConfig):
@@ -43,15 +46,12 @@ class ImageFolder:
     licence: ClassVar[str] = "unknown"
 
     def __init__(self, config: ImageFolderConfig, root: Path | None, folder: Path) -> None:
-        if root is None or not root.is_dir():
-            what = "needs --root DIR" if root is None else f"has no folder '{root}'"
-            raise VlpipeError(f"image_folder {what}; {EXPECTED}")
-        self.root = root
+        self.root = LAYOUT.root(root)
         self.splits = _splits(self.root, config)
         self.folders = {name: subfolders(self.root / name) for name in self.splits}
         labels = sorted(set(chain.from_iterable(self.folders.values())))
         if not labels:
-            raise VlpipeError(f"'{root}' holds no folders of classes; {EXPECTED}")
+            raise LAYOUT.refuse(f"'{root}' holds no folders of classes")
         self.classes = Classes.configured(config, {label: readable(label) for label in labels})
 
     def image_root(self) -> Path:

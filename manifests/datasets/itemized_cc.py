@@ -58,8 +58,9 @@ class ItemizedCc(Webdataset):
 
     def _index(self, sample: Sample) -> str:
         record = self.record(sample)
-        if isinstance(record, dict) and isinstance(record.get("index"), int):
-            return str(record["index"])
+        index = record.get("index") if isinstance(record, dict) else None
+        if isinstance(index, str) and index.isdecimal():  # numbers are read as their digits
+            return index
         name = sample.key.rpartition("/")[2]
         if not name.isdecimal() or int(name) % KEYS >= PICTURES:
             raise self.layout.refuse(

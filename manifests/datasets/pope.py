@@ -33,7 +33,8 @@ class PopeConfig(PhotoConfig):
 
 
 class Pope(Captioned):
-    """500 photos, 3,000 questions a sampling, all of split test.
+    """500 photos, 3,000 questions a sampling, all of split test; the file of random that the publisher had until
+    2023, which LLaVA's scores are of, has 2,910.
 
     A question is a text of role prompt that belongs to its photo, with the attributes `answer` (yes or no) and
     `sampling`, and the object that it asks for as `object` where it has the published form "Is there a(n) OBJECT
@@ -50,7 +51,7 @@ class Pope(Captioned):
         names = {name: f"coco_pope_{name}.json" for name in self.samplings}
         files = {name: LAYOUT.need(root, f"output/coco/{file}", file) for name, file in names.items()}
         self.questions = [question for name, path in files.items() for question in _questions(name, path)]
-        self.folder = photo_folder(LAYOUT, root, ("val2014",), config.images)
+        self.folder = photo_folder(LAYOUT, root, ("val2014",), config)
         photos = [Photo(name, name, "test") for name in dict.fromkeys(name for name, *_ in self.questions)]
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 

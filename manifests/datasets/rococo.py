@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.manifests.caption_files import listed_photos
 from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, present
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.layouts import Layout
-from vlpipe.manifests.listed import listed_photos
 
 Kind = Literal["same_concept", "diff_concept", "rand_voca", "danger"]
 KINDS: tuple[Kind, ...] = ("same_concept", "diff_concept", "rand_voca", "danger")

@@ -58,7 +58,7 @@ class Sugarcrepe(Captioned):
         self.subsets = list(dict.fromkeys(config.subsets))
         files = {name: LAYOUT.need(root, f"data/{name}.json", f"{name}.json") for name in self.subsets}
         self.pairs = [pair for name, path in files.items() for pair in _pairs(name, path)]
-        self.folder = photo_folder(LAYOUT, root, PHOTOS, config.images)
+        self.folder = photo_folder(LAYOUT, root, PHOTOS, config)
         names = dict.fromkeys(name for _, name, *_ in self.pairs)
         photos = [Photo(name, name, "test") for name in names]
         self.photos = present(photos, self.folder, LAYOUT, config.absent)

@@ -13,8 +13,9 @@ from pydantic import Field
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.contracts import Row
-from vlpipe.manifests.folders import PICTURES
+from vlpipe.manifests.folders import PICTURES, is_shown
 from vlpipe.manifests.layouts import Layout
+from vlpipe.manifests.readers import unique_keys
 from vlpipe.manifests.shards import Member, Sample, samples
 
 ENDINGS = frozenset(ending.removeprefix(".") for ending in PICTURES)
@@ -36,9 +37,9 @@ class Webdataset:
     """`00000.tar`, ... with `KEY.jpg` (or another picture), `KEY.txt` and `KEY.json`; nothing is unpacked.
 
     An image's id is `SHARD/KEY`, where the shard's path has no `.tar`; its texts are `ID#0`, `ID#1`, ... in the
-    order of the setting `captions`, each with its field as an attribute. A JSON value may be a text or a list of
-    texts; a .txt file's last line end is no part of its text. Samples without a picture are left out; so are other
-    files. Memory does not grow with the shards.
+    order of the setting `captions`, each with its field as an attribute. A JSON value may be a text, a number (its
+    digits), or a list of them; a .txt file's last line end is no part of its text. Samples without a picture are
+    left out; so are hidden and other files. Memory does not grow with the shards.
     """
 
     Config: ClassVar[type[WebdatasetConfig]] = WebdatasetConfig
@@ -52,7 +53,9 @@ class Webdataset:
         self.config = config
         self.layout = Layout(self.title, self.expected, self.source)
         self.root = self.layout.root(root)
-        self.shards = sorted(path for path in self.root.glob(config.shards) if path.is_file())
+        self.shards = sorted(
+            path for path in self.root.glob(config.shards) if is_shown(path.name) and path.is_file()
+        )
         if not self.shards:
             raise self.layout.refuse(f"'{root}' has no files '{config.shards}'")
 
@@ -134,7 +137,8 @@ def _text(sample: Sample, member: Member) -> str:
 
 def _json(sample: Sample, member: Member) -> Any:
     try:
-        return json.loads(_text(sample, member))
+        text = _text(sample, member)
+        return json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise VlpipeError(f"sample '{sample.key}' in '{member.shard}': its JSON is broken ({error})") from None
 

@@ -41,7 +41,7 @@ class Winoground(Captioned):
         root = LAYOUT.root(root)
         path = LAYOUT.need(root, "data/examples.jsonl", "examples.jsonl")
         photos = [photo for number, record in LAYOUT.json_lines(path) for photo in _group(path, number, record)]
-        self.folder = photo_folder(LAYOUT, path.parent, ("images",), config.images)
+        self.folder = photo_folder(LAYOUT, path.parent, ("images",), config)
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 
     def images(self) -> Iterator[Row]:

@@ -44,6 +44,11 @@ def test_spans_of_a_kind(caption: str, kind: Kind, spans: list[str]) -> None:
         ("Two dogs, one big.", "counts", "Dogs, one big."),
         ("A dog is wet and happy .", "attributes", "A dog ."),
         ("A man holds a ball on a roof", "relations", "A man a ball a roof"),
+        ("Face down in shallow , reflective water .", "attributes", "Face down in water ."),
+        ("A dog snaps at a red and black object .", "attributes", "A dog snaps at a object ."),
+        ("A dog snaps at red and black objects .", "attributes", "A dog snaps at objects ."),
+        ("A woman in red , a man", "attributes", "A woman , a man"),
+        ("A man in red and a woman in blue", "attributes", "A man and a woman"),
         ("Red", "attributes", "Red"),  # a text cannot be empty
         ("A dog", "counts", "A dog"),
     ],

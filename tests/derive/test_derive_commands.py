@@ -156,7 +156,7 @@ def test_growing_twice_keeps_the_first_rows(folder: Path, tmp_path: Path) -> Non
     assert {row["role"] for row in found} == {"caption", "prompt", "view:core", "hard_negative"}
     assert all(row["source_text_id"] in ("t0", "t1") for row in found if row["role"] == "hard_negative")
     twice = run("views", tmp_path / "v", "--out", tmp_path / "w").exception
-    assert "have the same text_id 't0@core'" in str(twice)
+    assert "has views of this kind already (text_id 't0@core')" in str(twice)
 
 
 def test_rows_of_another_role_alone_are_no_ground(tmp_path: Path, folder: Path) -> None:
@@ -170,3 +170,14 @@ def test_rows_of_another_role_alone_are_no_ground(tmp_path: Path, folder: Path) 
             settings={},
             overwrite=False,
         )
+
+
+@pytest.mark.parametrize("what", ["views", "negatives"])
+def test_the_same_kind_twice_is_refused_before_the_work(folder: Path, tmp_path: Path, what: str) -> None:
+    assert run(what, folder, "--out", tmp_path / "one").exit_code == 0
+    result = run(what, tmp_path / "one", "--out", tmp_path / "two")
+    assert result.exit_code == 1
+    assert f"has {what} of this kind already (text_id 't0@" in str(result.exception)
+    assert not (tmp_path / "two").exists()
+    other = {"views": "negatives", "negatives": "views"}[what]
+    assert run(other, tmp_path / "one", "--out", tmp_path / "both").exit_code == 0

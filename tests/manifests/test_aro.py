@@ -16,9 +16,9 @@ from PIL import Image
 
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.build import build
-from vlpipe.manifests.crops import crop_path, write_crop
 from vlpipe.manifests.manifest import Manifest
 from vlpipe.manifests.orders import RULES, plain, reordered
+from vlpipe.manifests.pictures import crop_path, write_crop
 
 pytest.importorskip("textblob", reason="the tagger is an extra")
 CAPTION = "A big man holds the small red umbrella near two old dogs."

@@ -89,7 +89,7 @@ def test_ids_splits_and_folders_of_ones_own(tmp_path: Path) -> None:
         ("[]", "has no records; expected images/"),
         ('["a.jpg"]', r"record 1 is a\.jpg; expected images/"),
         ('{"a": {"b": 1}}', "holds no list of records"),
-        ('{"a.jpg": ["x"], "a.jpg": ["y"]}', "a key stands twice"),
+        ('{"a.jpg": ["x"], "a.jpg": ["y"]}', "the key 'a.jpg' stands twice"),
         (
             '[{"file": "a.jpg", "captions": "x"}]',
             r"has no key 'image', but file, captions; name .*'image=\"KEY\"'",

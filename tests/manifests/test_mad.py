@@ -48,6 +48,17 @@ def test_the_manifest_holds_what_was_asked_for(mad: Manifest) -> None:
     assert first["label"] == attributes["digit"] == "1"
 
 
+def test_prompts_are_the_values_and_belong_to_no_image(mad: Manifest, tmp_path: Path) -> None:
+    asked = build("mad", None, tmp_path, SMALL | {"prompts": True})
+    texts = asked.table("text").to_pylist()
+    prompts = [row for row in texts if row["role"] == "prompt"]
+    assert [row for row in texts if row["role"] != "prompt"] == mad.table("text").to_pylist()
+    assert [row["text"] for row in prompts] == [value for values in VALUES.values() for value in values]
+    assert all(row["image_id"] is None for row in prompts)
+    told = [dict(row["attributes"]) for row in prompts]
+    assert all(row["class"] in VALUES[row["attribute"]] for row in told)
+
+
 def test_pictures_are_rgb_files_of_their_colour(mad: Manifest) -> None:
     channels = {
         "gray": "RGB",

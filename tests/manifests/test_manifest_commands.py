@@ -178,3 +178,21 @@ def test_check_of_one_side(tmp_path: Path) -> None:
     only_images = check(write_manifest(tmp_path / "i", images=[image("a", "a")], texts=[], **described))
     assert only_images.numbers["missing_images"] == 1
     assert only_images.numbers["captions_per_image_max"] == 0
+
+
+def test_photos_that_were_asked_to_be_kept_without_files_are_a_warning(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    (root / "images").mkdir(parents=True)
+    line = {"image": "a.jpg", "split": "train", "captions": ["A dog."]}
+    (root / "captions.jsonl").write_text(json.dumps(line))
+    refused = run("build", "flickr8k", "--root", root, "--out", tmp_path / "m")
+    assert refused.exit_code == 1
+    assert "or --set 'absent=\"leave_out\"' for the rows of those that are there" in str(refused.exception)
+    kept = run("build", "flickr8k", "--root", root, "--out", tmp_path / "m", "--set", 'absent="keep"')
+    assert kept.exit_code == 0, kept.exception
+    assert "warning: 1 of 1 image files are not under" in kept.stderr
+    (root / "images").rmdir()
+    assert (
+        run("build", "flickr8k", "--root", root, "--out", tmp_path / "m", "--set", 'absent="keep"').exit_code == 0
+    )
+    assert "it has no images" in str(run("build", "flickr8k", "--root", root, "--out", tmp_path / "n").exception)

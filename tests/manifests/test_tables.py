@@ -138,7 +138,7 @@ def test_fractions_in_parquet_are_refused(tmp_path: Path, column: dict[str, list
         ('{"image": "a", "text": {"en": "x"}}', "line 2: text is .*dict"),
         ('{"image": "a", "text": [["x"]]}', "line 2: text is .*list"),
         ('{"image": "a", "text": NaN}', "line 2: NaN is not JSON"),
-        ('{"image": "a", "image": "b", "text": "x"}', "line 2: a key stands twice"),
+        ('{"image": "a", "image": "b", "text": "x"}', "line 2: the key 'image' stands twice"),
         ('{"image": "a", "text": "x"', "line 2: .*expected one JSON object a line"),
         ('["a", "x"]', "line 2 is .*expected one JSON object a line"),
         ('{"image": "a", "text": "\\ud800"}', "half of a surrogate pair"),

@@ -128,9 +128,9 @@ def test_absent_captions_are_errors_or_left_out(tmp_path: Path) -> None:
     assert (manifest.count("image"), texts(manifest)) == (3, {"0/a#0": "caption 0"})
     wanted = {"captions": ["json.caption", "json.exif"], "drop_blank": True}
     assert len(texts(build("webdataset", tmp_path / "set", tmp_path / "m2", wanted))) == 5
-    pack(tmp_path / "s2" / "0.tar", sample("a", 0, number=7))
-    with pytest.raises(VlpipeError, match=r"json\.number is 7; expected a text or a list of texts"):
-        build("webdataset", tmp_path / "s2", tmp_path / "m3", {"captions": ["json.number"]})
+    pack(tmp_path / "s2" / "0.tar", sample("a", 0, nested={"x": 7}))
+    with pytest.raises(VlpipeError, match=r"json\.nested is \{'x': '7'\}; expected a text or a list of texts"):
+        build("webdataset", tmp_path / "s2", tmp_path / "m3", {"captions": ["json.nested"]})
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
