@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vlpipe.foundation.errors import UsageError
+
 if TYPE_CHECKING:
     from vlpipe.cache_store.stores import StoreInfo
 
@@ -44,6 +46,7 @@ def show(path: str, as_json: bool) -> None:
     """Show one store, a folder or a URL such as s3://bucket/...: counts, and every output's fingerprint."""
     from vlpipe.cache_store.stores import store_info
 
+    refuse_other_folder(path)
     record = _record(store_info(path))
     if as_json:
         _print_json(record)
@@ -80,6 +83,7 @@ def export(store: Path, as_json: bool, **options: Any) -> None:
     from vlpipe.foundation.console import size_words
     from vlpipe.foundation.progress import progress
 
+    refuse_other_folder(store)
     with progress("rows", None) as advance:
         made = export_features(store, **options, advance=advance)
     if as_json:
@@ -88,6 +92,16 @@ def export(store: Path, as_json: bool, **options: Any) -> None:
     left = f", {made.left_out:,} rows that are not usable are left out" if made.left_out else ""
     shape = " x ".join(map(str, made.shape)) or "1"
     click.echo(f"{made.rows:,} rows of {shape} {made.dtype}{left} -> {made.file} ({size_words(made.bytes)})")
+
+
+def refuse_other_folder(path: str | Path) -> None:
+    """Raise `UsageError` for a folder that never was a store, such as a cache's: its metadata is not lost."""
+    folder = Path(path)
+    if folder.is_dir() and folder.suffix != ".zarr" and not (folder / "zarr.json").exists():
+        raise UsageError(
+            f"'{path}' is no store but another folder; expected one such as 'cache/0123456789ab/NAME.image.zarr': "
+            "`vlpipe cache ls --cache DIR` lists those of a cache"
+        )
 
 
 def _record(store: StoreInfo) -> dict[str, Any]:
@@ -129,8 +143,17 @@ def _cells(store: StoreInfo, shown: list[str]) -> list[str]:
     encoder, _, side = store.path.name.removesuffix(".zarr").rpartition(".")
     counts = (store.rows, store.ok, store.failed, *(getattr(store, name) for name in shown))
     numbers = [f"{count:,}" for count in counts]
-    names = [encoder, side, ", ".join(store.outputs), store.manifest[:12]]
+    names = [encoder, side, ", ".join(_outputs(store)), store.manifest[:12]]
     return [*names, *numbers, size_words(store.bytes), _age(store.created)]
+
+
+def _outputs(store: StoreInfo) -> list[str]:
+    """The outputs' names, with the number of rows behind one that has fewer than another."""
+    most = max((output.committed_rows for output in store.outputs.values()), default=0)
+    return [
+        name if output.committed_rows == most else f"{name} ({output.committed_rows:,} rows)"
+        for name, output in store.outputs.items()
+    ]
 
 
 def _age(created: str) -> str:

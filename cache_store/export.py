@@ -10,7 +10,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -63,8 +63,8 @@ def export_features(
     """Write the usable rows of one output, in row order, with their ids, to a file whose suffix says the format.
 
     `output` may be None where the store has one only; `dtype` is the store's, or 'float32'. The file is whole or
-    not there. Raises `UsageError` for another suffix, `VlpipeError` for a file that exists, `NotCachedError` where
-    no row is usable, and what `open_features` raises.
+    not there. Raises `UsageError` for another suffix, `VlpipeError` for a file that exists or cannot be written,
+    `NotCachedError` where no row is usable, and what `open_features` raises.
     """
     write = _writer(file)
     if file.exists() and not overwrite:
@@ -88,23 +88,27 @@ def export_features(
 def _writer(file: Path) -> Callable[[Path, _Selected], None]:
     found = WRITERS.get(file.suffix.lower())
     if found is None:
-        raise UsageError(f"'{file}' ends in '{file.suffix}'; expected one of {', '.join(WRITERS)}")
+        given = f"ends in '{file.suffix}'" if file.suffix else "has no suffix"
+        raise UsageError(f"'{file}' {given}; expected one of {', '.join(WRITERS)}")
     return found
 
 
 @contextmanager
 def _made_whole(file: Path) -> Iterator[Path]:
     """A file beside the wanted one, which gets its name, synced, by one rename."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         yield part
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(file)
+        fsync_folder(file.parent)
+    except OSError as error:  # of the file: what the system says of a store comes as `CacheReadError`
+        raise VlpipeError(f"cannot write '{file}': {error.strerror}; mend that, or give another --out") from None
     finally:
-        part.unlink(missing_ok=True)
-    fsync_folder(file.parent)
+        with suppress(OSError):
+            part.unlink()
 
 
 class _Selected:

@@ -41,6 +41,8 @@ def text_column(texts: Sequence[str | None] | Any) -> Ids:
     """Any sequence of texts, also a table's column, as one Arrow array; raises `RowsError` for other things."""
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
+    if isinstance(texts, str):
+        raise RowsError(f"ids or keys: the one text {texts!r} given, expected a list of them")
     try:
         return pa.array(texts, pa.large_string())
     except (TypeError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from vlpipe.cache_store.preview import free_bytes
 from vlpipe.extract.blocks import CONTENT
 from vlpipe.extract.job import Job, Target
 from vlpipe.extract.prefetch import Failure, prefetch
-from vlpipe.extract.rows import AHEAD, Find, Source, Work, encode_rows, prepare_rows, read_content
+from vlpipe.extract.preparing import AHEAD, prepare_alone, read_content
+from vlpipe.extract.rows import Find, Work, encode_rows
 from vlpipe.extract.run import check_source
 from vlpipe.foundation.console import size_words
 
@@ -96,32 +98,34 @@ def _spread(rows: Places, count: int) -> Places:
     return chosen
 
 
-def _rows_at(job: Job, rows: Places) -> Iterator[Source]:
-    """Some rows of the manifest, in order, without the table in memory."""
+def _rows_at(job: Job, rows: Places) -> Iterator[tuple[str, str]]:
+    """Ids and contents of some rows of the manifest, in order, without the table in memory."""
     start = 0
     for batch in job.manifest.batches(job.side, [f"{job.side}_id", CONTENT[job.side]], 16_384):
         here = rows[(rows >= start) & (rows < start + len(batch))] - start
         columns = (column.take(here).to_pylist() for column in batch)
-        yield from map(Source, *columns)
+        yield from zip(*columns, strict=True)
         start += len(batch)
 
 
-def _known(work: Work, sources: Iterable[Source], find: Find) -> int:
+def _known(work: Work, rows: Iterable[tuple[str, str]], find: Find) -> int:
     """How many rows have content that is known, or comes among them before."""
     workers = work.workers if work.side == "image" else 0
     found, seen = 0, set()
-    for content in prefetch(lambda source: read_content(work, source)[0], sources, workers, AHEAD * workers):
+    for content in prefetch(lambda row: read_content(work, row[1])[0], rows, workers, AHEAD * workers):
         if not isinstance(content, Failure):
             found += content in seen or find(content) is not None
             seen.add(content)
     return found
 
 
-def _speeds(work: Work, sources: Iterable[Source]) -> dict[str, float]:
+def _speeds(work: Work, sources: Iterable[tuple[str, str]]) -> dict[str, float]:
     """Rows a second of preparing, and of encoding without it; nothing where no row could be encoded."""
     rows = list(sources)
+    ready = prepare_alone(work, *map(list, zip(*rows, strict=True)))
+    results = list(islice(ready, 1))  # processes that decode have started then
     started = time.perf_counter()
-    results = list(prepare_rows(work, rows))
+    results += ready
     prepared = time.perf_counter()
     size = work.batch_size
     batches = [results[start : start + size] for start in range(0, len(results), size)]

@@ -176,11 +176,14 @@ def _table(done: list[Member]) -> None:
 )  # fmt: skip
 @click.option(
     "--runs", multiple=True, metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="VLPIPE_RUNS", help="Runs whose stores stay; default: runs, where there is one. May repeat.",
+    envvar="VLPIPE_RUNS", help="Runs whose stores stay; default: runs. May repeat.",
 )  # fmt: skip
+@click.option("--no-runs", is_flag=True, help="There are no runs whose stores should stay.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def gc(cache: Path, manifests: tuple[Path, ...], runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
+def gc(
+    cache: Path, manifests: tuple[Path, ...], runs: tuple[Path, ...], no_runs: bool, dry_run: bool, as_json: bool
+) -> None:
     """Delete what nothing refers to: what killed writers left behind, and with --manifest also whole stores.
 
     A store goes when it is of none of the manifests and no run, finished or half, was trained on it. Stores that
@@ -192,7 +195,12 @@ def gc(cache: Path, manifests: tuple[Path, ...], runs: tuple[Path, ...], dry_run
     from vlpipe.foundation.console import size_words
     from vlpipe.heads.references import references
 
-    known = runs or tuple(folder for folder in [Path("runs")] if folder.is_dir())
+    known = () if no_runs else runs or (Path("runs"),)
+    if manifests and not all(folder.is_dir() for folder in known):
+        raise UsageError(
+            "there is no folder 'runs' here, so stores that runs were trained on would be deleted, too: give "
+            "--runs DIR, or --no-runs if there are none"
+        )
     swept = sweep(cache, references(manifests, known) if manifests else None, dry_run=dry_run)
     if as_json:
         shown = {

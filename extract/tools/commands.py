@@ -58,13 +58,16 @@ def verify(stores: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         click.echo(json.dumps([report.record() for report in reports], indent=2, ensure_ascii=False))
     damaged = sum(bool(report.damage) for report in reports)
     if damaged:
-        raise DamagedError(f"{damaged} of {len(reports)} stores are damaged; what and where stands above")
+        raise DamagedError(
+            f"{damaged} of {len(reports)} stores are damaged or cannot be read; what and where stands above"
+        )
 
 
 def _what_to_check(stores: tuple[Path, ...], options: dict[str, Any]) -> tuple[list[Path], Any]:
     """The stores, and what is looked at beside checksums; of a whole cache, only the encoder's are recomputed."""
     import os
 
+    from vlpipe.cache_store.commands import refuse_other_folder
     from vlpipe.cache_store.stores import store_paths
     from vlpipe.extract.load import load_encoder
     from vlpipe.extract.tools.verifying import Checks
@@ -82,6 +85,8 @@ def _what_to_check(stores: tuple[Path, ...], options: dict[str, Any]) -> tuple[l
         )
     manifest = Manifest.open(folder) if folder else None
     encoder = load_encoder(spec, parse_sets(options["sets"])) if count else None
+    for store in stores:
+        refuse_other_folder(store)
     paths = list(stores) or store_paths(options["cache"])
     return paths, Checks(manifest, encoder, count, options["tolerance"], os.cpu_count() or 1)
 
@@ -95,7 +100,13 @@ def _what_to_check(stores: tuple[Path, ...], options: dict[str, Any]) -> tuple[l
 @click.option("--id-column", metavar="NAME", help="Column of a .parquet; default: id, image_id or text_id.")
 @click.option("--manifest", required=True, type=FOLDER, help="Folder of the manifest whose ids they are.")
 @click.option("--side", required=True, type=click.Choice(["image", "text"]))
-@click.option("--as", "name", required=True, metavar="NAME", help="Name of the store: what --encoder takes.")
+@click.option(
+    "--as",
+    "name",
+    required=True,
+    metavar="NAME",
+    help="Name of the store: what `vlpipe train-head` takes for --encoder, and in --source.",
+)
 @click.option("--output", default="features", show_default=True, help="Name of the output.")
 @click.option("--dtype", default="float16", show_default=True, type=click.Choice(["float16", "float32"]))
 @click.option("--index", type=int, help="Take this entry of an additional first axis.")

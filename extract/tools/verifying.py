@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vlpipe.cache_store.errors import CacheReadError
 from vlpipe.cache_store.group import Group
 from vlpipe.cache_store.stores import store_info
 from vlpipe.cache_store.verify import Damage, leftovers, store_ids, verify_store
@@ -18,6 +19,7 @@ from vlpipe.manifests.manifest import Manifest
 
 SHOWN = 3  # ids a damage
 LINES = 50  # damages a store
+UNREAD = "what else is wrong with the store is not known"
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,15 @@ class Report:
 
 
 def check(store: Path, checks: Checks) -> Report:
-    """Check one store; raises `NotCachedError`, `StaleCacheError` for another encoder than the store's."""
-    with progress(f"verify {store.name}", None) as advance:
-        damage = verify_store(store, advance)
+    """Check one store; raises `NotCachedError`, `StaleCacheError` for another encoder than the store's.
+
+    What the system refuses to read is told as damage: other stores are still checked.
+    """
+    try:
+        with progress(f"verify {store.name}", None) as advance:
+            damage = verify_store(store, advance)
+    except CacheReadError as error:
+        return Report(store, [Damage(store, "", range(0), str(error), UNREAD)])
     imported = _imported(store)
     if imported:
         damage = [
@@ -120,11 +128,14 @@ def _short(file: Path, store: Path) -> Path:
 
 
 def _words(store: Path, sample: Sample | None) -> str:
-    """`200 rows, outputs pooled and tokens`, and what is not there yet."""
+    """`200 rows of pooled, tokens`, how many of them failed, and what is not there yet."""
     info = store_info(store)
     words = f"{info.rows:,} rows of {', '.join(info.outputs) or 'no output'}"
-    if info.absent:
-        words += f", {info.absent:,} not encoded yet"
+    if info.failed:
+        words += f", {info.failed:,} of them failed"
+    absent = {name: info.rows - output.committed_rows for name, output in info.outputs.items()}
+    if any(absent.values()):
+        words += f", not encoded yet: {', '.join(f'{rows:,} of {name}' for name, rows in absent.items() if rows)}"
     if sample:
         worst = ", ".join(f"{name} {value:.2g}" for name, value in sample.worst.items())
         words += f"; {sample.rows} rows encoded again, largest distance {worst}"

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from vlpipe.cache_store import commands
-from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.errors import CorruptCacheError, NotCachedError
 from vlpipe.cache_store.layout import ArraySpec
 from vlpipe.cache_store.stores import list_stores
+from vlpipe.foundation.errors import UsageError
 
 
 def run(name: str, *arguments: str) -> str:
@@ -79,3 +80,19 @@ def test_show(full: Path) -> None:
 def test_no_cache_folder(tmp_path: Path) -> None:
     with pytest.raises(NotCachedError, match="vlpipe extract"):
         run("ls", "--cache", str(tmp_path / "none"))
+
+
+def test_ls_tells_which_output_lacks_rows(sample: Any, store: Path) -> None:
+    sample.fill(sample.open_writer(store, {"pooled": ArraySpec((5,))}), ["pooled"])
+    sample.fill(sample.open_writer(store, {"norm": ArraySpec(())}), ["norm"], blocks=[4])
+    assert "norm (5 rows), pooled " in run("ls", "--cache", str(store.parent.parent))
+
+
+@pytest.mark.parametrize("name", ["show", "export"])
+def test_another_folder_is_told_from_a_damaged_store(full: Path, tmp_path: Path, name: str) -> None:
+    given = [str(full.parent), *(["--out", str(tmp_path / "x.npz")] if name == "export" else [])]
+    with pytest.raises(UsageError, match="is no store"):
+        CliRunner().invoke(getattr(commands, name), given, catch_exceptions=False)
+    (full / "zarr.json").unlink()
+    with pytest.raises(CorruptCacheError, match="missing, damaged"):
+        CliRunner().invoke(getattr(commands, name), [str(full), *given[1:]], catch_exceptions=False)

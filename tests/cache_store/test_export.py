@@ -128,6 +128,8 @@ def test_a_damaged_chunk_leaves_no_file(full: Path, tmp_path: Path, suffix: str)
 def test_what_is_refused(sample: Any, full: Path, store: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'\.csv'; expected one of \.safetensors, \.npz, \.parquet"):
         export_features(full, "pooled", tmp_path / "x.csv")
+    with pytest.raises(UsageError, match="has no suffix; expected one of"):
+        export_features(full, "pooled", tmp_path / "x")
     with pytest.raises(UnknownNameError, match="did you mean 'pooled'"):
         export_features(full, "poled", tmp_path / "x.npz")
     with pytest.raises(UsageError, match="3 outputs: name one, norm or pooled or tokens"):
@@ -139,6 +141,12 @@ def test_what_is_refused(sample: Any, full: Path, store: Path, tmp_path: Path) -
     with pytest.raises(NotCachedError, match="no usable row"):
         export_features(empty, None, tmp_path / "x.npz")
     assert list(tmp_path.glob("x*")) == []
+
+
+def test_a_place_that_cannot_be_written_is_told_with_the_file(full: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(VlpipeError, match=r"cannot write '.*taken/x\.npz': .*; mend that, or give another --out"):
+        export_features(full, "pooled", tmp_path / "taken" / "x.npz")
 
 
 def test_ids_that_a_format_cannot_keep(sample: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:

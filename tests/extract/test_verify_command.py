@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from toys.mini import captions, job, manifest, store_files
 
-from vlpipe.cache_store.errors import DamagedError, NotCachedError, StaleCacheError
+from vlpipe.cache_store.errors import CacheReadError, DamagedError, NotCachedError, StaleCacheError
+from vlpipe.cache_store.group import Group, add_output
+from vlpipe.cache_store.layout import ArraySpec
+from vlpipe.cache_store.verify import Damage
 from vlpipe.extract.commands import extract as extract_command
 from vlpipe.extract.job import Job
 from vlpipe.extract.recheck import recompute, relative_distance
 from vlpipe.extract.run import extract
+from vlpipe.extract.tools import verifying
 from vlpipe.extract.tools.commands import verify
 from vlpipe.foundation.errors import UsageError, VlpipeError
 
@@ -75,7 +80,7 @@ def test_damage_is_told_with_file_rows_and_ids(work: Job) -> None:
     assert image["damage"][1]["ids"] == [f"i:{path}" for path in PATHS[64:]]
     assert image["damage"][0]["rows"] == [0, 64]
     assert ": ok, " in run(work.store.with_name("toy.text.zarr"))
-    with pytest.raises(DamagedError, match="1 of 1 stores are damaged"):
+    with pytest.raises(DamagedError, match="1 of 1 stores are damaged or cannot be read"):
         run(work.store)
     extract(work)
     run("--cache", work.cache)
@@ -110,7 +115,10 @@ def test_rows_that_are_not_there_and_leftovers(work: Job) -> None:
     for name in ("status/blocks/1.json", "status/c.1", "content_hash/c.1.0", "pooled/c.1.0", "tokens/c.1.0.0"):
         (work.store / name).unlink()
     (work.store / "pooled" / "c.1.0.part").touch()
-    assert run(work.store) == f"{work.store}: ok, 70 rows of pooled, tokens, 6 not encoded yet\n"
+    assert (
+        run(work.store)
+        == f"{work.store}: ok, 70 rows of pooled, tokens, not encoded yet: 6 of pooled, 6 of tokens\n"
+    )
     (entry,) = json.loads(run(work.store, "--json"))
     assert "c.1.0.part" in entry["notes"][0]
 
@@ -223,3 +231,41 @@ def test_nothing_to_verify(tmp_path: Path) -> None:
         run("--cache", tmp_path / "none")
     with pytest.raises(NotCachedError):
         run(tmp_path / "none.zarr")
+
+
+def test_an_output_that_is_not_encoded_yet_is_told_from_those_that_are(work: Job) -> None:
+    add_output(work.store, "later", Group.open(work.store), ArraySpec((2,)), {"weights": "w"})
+    assert run(work.store).endswith(": ok, 70 rows of later, pooled, tokens, not encoded yet: 70 of later\n")
+
+
+def test_a_folder_of_stores_is_no_damaged_store(work: Job) -> None:
+    run(work.cache, error=UsageError)
+    run(work.store.parent, error=UsageError)
+    (work.store / "zarr.json").unlink()
+    assert "zarr.json is missing" in run(work.store, error=DamagedError)
+
+
+def test_failed_rows_are_counted(photos: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(photos, tmp_path / "root")
+    (root / PATHS[3]).write_bytes(b"no picture")
+    found = job(manifest(tmp_path / "m", root, PATHS, captions(70)), tmp_path / "cache")
+    extract(found)
+    assert run(found.store) == f"{found.store}: ok, 70 rows of pooled, 1 of them failed\n"
+
+
+def test_a_store_that_cannot_be_read_keeps_no_other_from_being_checked(
+    work: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract(job(work.manifest, work.cache, side="text"))
+    real = verifying.verify_store
+
+    def refused(store: Path, *how: Any) -> list[Damage]:
+        if store == work.store:
+            raise CacheReadError(f"cannot read '{store}/zarr.json': Permission denied")
+        return real(store, *how)
+
+    monkeypatch.setattr(verifying, "verify_store", refused)
+    told = run("--cache", work.cache, error=DamagedError)
+    assert "zarr.json': Permission denied\n" in told
+    assert "toy.text.zarr: ok, " in told
+    assert [e["ok"] for e in json.loads(run("--cache", work.cache, "--json", error=DamagedError))] == [False, True]

@@ -145,7 +145,10 @@ def test_gc_keeps_what_manifests_and_runs_refer_to(vlpipe: Command) -> None:
     shutil.move("runs", "elsewhere")
     assert vlpipe("cache", "gc", "--manifest", "new", "--runs", "elsewhere")[:2] == (0, "0 deleted, 0 B\n")
     assert vlpipe("cache", "gc", "--manifest", "new", "--runs", "runs")[0] == 2  # a wrong name is no empty folder
-    assert vlpipe("cache", "gc", "--manifest", "nowhere")[0] == 1
+    code, out, err = vlpipe("cache", "gc", "--manifest", "new")  # the runs are not where gc looks: nothing goes
+    assert (code, out) == (2, "")
+    assert "--no-runs" in err
+    assert vlpipe("cache", "gc", "--manifest", "nowhere", "--no-runs")[0] == 1
     assert vlpipe("cache", "gc", "--cache", "nowhere")[0] == 1
-    assert vlpipe("cache", "gc", "--manifest", "new")[1].startswith("    ")
+    assert vlpipe("cache", "gc", "--manifest", "new", "--no-runs")[1].startswith("    ")
     assert stores() == {"fresh.image.zarr", "fresh.text.zarr"}
