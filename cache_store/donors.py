@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from vlpipe.cache_store.arrays import Rows, StoredArray
 from vlpipe.cache_store.group import BOOKS, Group
 from vlpipe.cache_store.layout import CONTENT_HASH, STATUS, USABLE
 from vlpipe.cache_store.markers import Marker
+from vlpipe.cache_store.values import BlockRows
 from vlpipe.foundation.errors import VlpipeError
 
 OPEN = 512  # mapped chunks, and blocks' books, that are kept open of a store
@@ -33,7 +35,7 @@ class Books:
 
     marker: Marker
     status: Rows
-    content: Rows
+    content_hash: Rows
 
 
 class Donor:
@@ -46,6 +48,8 @@ class Donor:
         self._status, self._content = arrays[STATUS], arrays[CONTENT_HASH]
         self._books: dict[int, Books | None] = {}
         self._mapped: dict[tuple[str, int, int], Rows] = {}
+        self._held: dict[int, BlockRows] = {}
+        self._lock = Lock()  # rows are looked up while pictures are prepared, in threads
 
     @classmethod
     def open(cls, store: Path, outputs: Iterable[str]) -> Donor:
@@ -61,23 +65,40 @@ class Donor:
 
     def usable(self, block: int) -> tuple[NDArray[np.int64], Rows]:
         """The usable rows of a block, and their content hashes (rows, 16); none where it is not committed."""
-        books = self._read_books(block)
+        books = self._held.get(block) or self._read_books(block)
         if books is None:
             return np.empty(0, np.int64), np.empty((0, self._content.shape[0]), np.uint8)
         rows = np.flatnonzero(np.isin(books.status, USABLE))
-        return rows + self.group.span(block).start, books.content[rows]
+        return rows + self.group.span(block).start, books.content_hash[rows]
+
+    def hold(self, block: int, rows: BlockRows) -> None:
+        """Give these rows of a block, in the stored dtypes, which are on their way to the disk, until `forget`."""
+        with self._lock:
+            self._held[block] = rows
 
     def forget(self, block: int) -> None:
         """Look at a block's marker anew: it was written again."""
-        self._books.pop(block, None)
+        with self._lock:
+            self._held.pop(block, None)
+            self._books.pop(block, None)
 
     def read(self, row: int, content: bytes) -> KnownRow | None:
-        """A row, if it is usable, of this very content, and undamaged."""
+        """A row, if it is usable, of this very content, and undamaged; for any number of threads."""
         block, place = divmod(row, self.group.block_rows)
+        with self._lock:
+            held = self._held.get(block)
+            return self._read_held(held, place, content) if held else self._read(row, block, place, content)
+
+    def _read_held(self, held: BlockRows, place: int, content: bytes) -> KnownRow | None:
+        if held.content_hash[place].tobytes() != content or held.status[place] not in USABLE:
+            return None
+        return KnownRow({name: held.rows[name][place] for name in self.arrays}, int(held.status[place]))
+
+    def _read(self, row: int, block: int, place: int, content: bytes) -> KnownRow | None:
         if block not in self._books:
             _keep(self._books, block, self._read_books(block))
         books = self._books[block]
-        if books is None or books.content[place].tobytes() != content or books.status[place] not in USABLE:
+        if books is None or books.content_hash[place].tobytes() != content or books.status[place] not in USABLE:
             return None
         try:
             rows = {name: self._row(array, row, books.marker) for name, array in self.arrays.items()}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import Rows
 from vlpipe.cache_store.donors import Donor, KnownRow, donors_beside
+from vlpipe.cache_store.values import BlockRows
 
 EVERYWHERE = 1 << 62
 TRIES = 8  # places of one content that are looked at; more only matter when all of these are damaged
@@ -48,13 +49,22 @@ class KnownContent:
                     return found
         return None
 
-    def add(self, block: int) -> None:
-        """Take in a block of the store itself that was just committed."""
-        self.donors[0].forget(block)
+    def add(self, block: int, rows: BlockRows | None = None) -> None:
+        """Take in a block of the store itself that was just committed; or is about to be, with these rows.
+
+        These are kept in memory until `forget`.
+        """
+        self.forget(block)
+        if rows:
+            self.donors[0].hold(block, rows)
         new = self._entries(0, block).without(self._settled).without(self._recent)
         self._recent = self._recent.with_new(new)
         if len(self._recent.keys) > RECENT:
             self._settled, self._recent = self._settled.with_new(self._recent), _Index.empty()
+
+    def forget(self, block: int) -> None:
+        """A block of the store itself is on the disk now: read it from there."""
+        self.donors[0].forget(block)
 
     def _entries(self, number: int, block: int) -> _Index:
         rows, content = self.donors[number].usable(block)

@@ -47,6 +47,22 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Another manifest, by digest, whose rows take part, and the rows asked for."""
+
+    manifest: str
+    asked: Asked
+
+    def decides(self) -> dict[str, Any]:
+        """All of it that decides a number."""
+        return {
+            "manifest": self.manifest,
+            "content": self.asked.joined.content(),
+            "left_out": self.asked.left_out(),
+        }
+
+
+@dataclass(frozen=True)
 class Question:
     """One evaluation: what decides it, where its rows lie, and its numbers."""
 
@@ -57,6 +73,7 @@ class Question:
     bootstrap: Bootstrap
     manifest: str  # digest
     asked: Asked
+    beside: Beside | None = None
 
     def answer(self, inputs: Inputs) -> Evaluation:
         """The numbers, from the kept rows where they answer the same question; damaged ones are made again."""
@@ -93,13 +110,14 @@ class Question:
             "content": self.asked.joined.content(),
             "left_out": self.asked.left_out(),
             "ids": digest([list(inputs.image_ids), list(inputs.text_ids)]),
+            **({"beside": self.beside.decides()} if self.beside else {}),
         }
 
     @property
     def options(self) -> dict[str, Any]:
-        """The task's settings, resolved."""
+        """The task's settings, resolved, and which rows of another manifest take part."""
         settings: dict[str, Any] = self.task.config.model_dump(mode="json")
-        return settings
+        return settings | ({"beside": self.beside.manifest[:12]} if self.beside else {})
 
     def path(self, identity: Mapping[str, Any]) -> Path:
         """`rows-TASK-SPLIT.parquet`; another manifest, split rule or options have a name of their own."""
@@ -113,7 +131,8 @@ class Question:
     def entries(self, rows: Rows, evaluation: str) -> dict[str, Entry]:
         """A ledger entry for each number."""
         metric = self.task.metric()
-        intervals = self.bootstrap.intervals(rows, metric.summarise)
+        resampled = getattr(metric, "resampled", True)
+        intervals = self.bootstrap.intervals(rows, metric.summarise) if resampled else {}
         counts = metric.counts(rows)
         shared: dict[str, Any] = {
             "run": self.run.id,

@@ -31,8 +31,11 @@ FULL = click.option("--full", is_flag=True, help="Every number, not the main one
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the task, e.g. 'ks=[1,5]'."
 )
+@click.option("--source", "sources", multiple=True, help="ROLE=SPEC#OUTPUT: cached features instead of a run.")
+@click.option("--encoder", help="Cached features of both sides: SPEC or SPEC#OUTPUT.")
 @RUNS
-@click.option("--manifest", type=FOLDER, help="Another manifest than the run's own.")
+@click.option("--manifest", type=FOLDER, help="Another manifest than the run's own; that of --source.")
+@click.option("--beside", type=FOLDER, help="A manifest of unrelated pictures and texts, for alignment.")
 @click.option("--cache", type=FOLDER, envvar="VLPIPE_CACHE", help="Another cache than the run's own.")
 @click.option("--figures", type=FOLDER, help="Folder of the figures.  [default: RUNS/figures]")
 @FULL
@@ -43,8 +46,11 @@ def evaluate(
     task: str,
     split: str,
     assignments: tuple[str, ...],
+    sources: tuple[str, ...],
+    encoder: str | None,
     runs: Path,
     manifest: Path | None,
+    beside: Path | None,
     cache: Path | None,
     figures: Path | None,
     full: bool,
@@ -54,15 +60,19 @@ def evaluate(
 
     Prints a table with bootstrap intervals, draws figures, keeps a row a query with each run, and adds the
     numbers to RUNS/results.jsonl. An evaluation that was done before is not done again. Of several runs one
-    that fails does not stop the others; --all skips runs that read images alone or texts alone.
+    that fails does not stop the others; --all skips runs that have nothing to score. --source measures what the
+    encoders made, before any training: with --task alignment.
     """
     from vlpipe.evaluate.run import chosen_task
     from vlpipe.foundation.config import parse_sets
 
     options = parse_sets(assignments)
     chosen_task(task, options)  # a wrong name or setting is no failure of one run
+    if sources or encoder:
+        run_ids = (*run_ids, _frozen(every, manifest, cache, runs, sources, encoder))
     chosen, failed = _chosen(runs, run_ids, every)
-    said = {"task_name": task, "split": split, "manifest": manifest, "cache": cache, "options": options}
+    said: dict[str, Any] = {"task_name": task, "split": split, "manifest": manifest, "beside": beside}
+    said |= {"cache": cache, "options": options}
     done, skipped = _evaluated(runs, chosen, failed, skip_one_sided=every, **said)
     drawn = _draw(done, figures or runs / "figures")
     if as_json:
@@ -84,6 +94,22 @@ def evaluate(
         raise VlpipeError(
             f"no finished run in '{runs}' reads both images and texts; train one with vlpipe train-head"
         )
+
+
+def _frozen(
+    every: bool,
+    manifest: Path | None,
+    cache: Path | None,
+    runs: Path,
+    sources: tuple[str, ...],
+    encoder: str | None,
+) -> str:
+    """Id of the run of cached features as they are."""
+    from vlpipe.evaluate.frozen import frozen_run
+
+    if every or manifest is None:
+        raise UsageError("--source and --encoder: expected --manifest DIR beside them, and no --all")
+    return frozen_run(manifest, cache or Path("cache"), runs, sources, encoder)
 
 
 def _evaluated(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,13 @@ IntArray = npt.NDArray[np.int64]
 if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
     from torch import Tensor
 
+    from vlpipe.evaluate.edits import Edits
+
     Scores = Callable[[slice, slice], Tensor]
     Pairs = Callable[[IntArray, IntArray], Tensor]
     Temperatures = Callable[[slice], Tensor | None]
     Maps = Callable[[IntArray, IntArray], Tensor | None]
+    Vectors = Callable[[Literal["image", "text"], IntArray], Tensor]
 
 METRICS = Shelf("vlpipe.evaluate.metrics", "metric")
 TASKS = Shelf("vlpipe.evaluate.tasks", "task")
@@ -31,6 +34,11 @@ TASKS = Shelf("vlpipe.evaluate.tasks", "task")
 def no_pairs(images: IntArray, texts: IntArray) -> Tensor:
     """Raise `VlpipeError`: these inputs came without a head."""
     raise VlpipeError("these inputs have no scores of pairs; expected inputs of a head")
+
+
+def no_vectors(side: Literal["image", "text"], positions: IntArray) -> Tensor:
+    """Raise `VlpipeError`: these inputs came without a head."""
+    raise VlpipeError("these inputs have no vectors; expected inputs of a head")
 
 
 def no_tensor(*_: Any) -> None:
@@ -55,6 +63,9 @@ class Inputs:
     `pairs(images, texts)` is (rows,), the similarity of image `images[r]` with text `texts[r]`.
     `temperatures(texts)` is (texts,), the divisor of each text's scores before a softmax; None for a head without.
     `maps(images, texts)` is (rows, patches), each patch's share of a pair's score; None for a head without.
+    `vectors(side, positions)` is (rows, *shape), what the head makes of images or texts.
+    `edits` are what the head does to images by texts; None for a head that does not edit.
+    `beside` are inputs of another manifest, through the same head, where the task asked for one.
     `zeros()` counts, by role, the encoded rows that are zero throughout: their cosine with anything is 0.
     """
 
@@ -67,13 +78,16 @@ class Inputs:
     pairs: Pairs = no_pairs
     temperatures: Temperatures = no_tensor
     maps: Maps = no_tensor
+    vectors: Vectors = no_vectors
+    edits: Edits | None = None
+    beside: Inputs | None = None
     zeros: Callable[[], Mapping[str, int]] = no_zeros
 
 
 @dataclass(frozen=True)
 class Rows:
     """A value per query. `image` is the position of the image that the query belongs to, the unit that the
-    bootstrap resamples; `values` are columns as long as `query_ids`.
+    bootstrap resamples, -1 for what belongs to none; `values` are columns as long as `query_ids`.
     """
 
     query_ids: npt.NDArray[np.object_]
@@ -89,7 +103,10 @@ class Rows:
 
 
 class Metric(Protocol):
-    """Pure: rows from scores, numbers from rows. `Config`-free: options are the constructor's arguments."""
+    """Pure: rows from scores, numbers from rows. `Config`-free: options are the constructor's arguments.
+
+    A metric of a set as a whole, to which resampling does harm, has `resampled = False`: no intervals then.
+    """
 
     def rows(self, inputs: Inputs) -> Rows:
         """A value per query, saved with the run."""
@@ -119,6 +136,7 @@ class Task(Protocol):
     columns: ClassVar[tuple[str, ...]] = ()  # manifest columns of the texts that `Inputs.columns` holds
     image_columns: ClassVar[tuple[str, ...]] = ()  # likewise of the images
     headline: ClassVar[Mapping[str, str]]  # the numbers that a table shows, with the column titles
+    scored: ClassVar[bool] = True  # whether the head must score; False where its vectors are enough
     legend: ClassVar[str] = ""  # what a reader of these numbers must know, for a table's caption
     config: Any  # the resolved `Config`
 

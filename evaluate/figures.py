@@ -43,12 +43,13 @@ def draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     stem = f"{evaluations[0].task}-{evaluations[0].split}"
     with mpl.rc_context(LOOK):
         return [
-            _save(recalls(evaluations), folder / f"{stem}-recall.png"),
-            _save(sensitivity(evaluations), folder / f"{stem}-caption-sensitivity.png"),
+            save(recalls(evaluations), folder / f"{stem}-recall.png"),
+            save(sensitivity(evaluations), folder / f"{stem}-caption-sensitivity.png"),
         ]
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """The figure as a PNG file; returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, metadata={"Software": None})  # no version: equal input, equal bytes
     return path

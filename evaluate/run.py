@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vlpipe.cache_store.layout import Side
-from vlpipe.evaluate.answers import Evaluation, Question
+from vlpipe.evaluate.answers import Beside, Evaluation, Question
 from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.bootstrap import Bootstrap
 from vlpipe.evaluate.contracts import TASKS, Task
@@ -25,7 +26,7 @@ SIDES: tuple[Side, ...] = ("image", "text")
 
 
 class OneSidedError(UsageError):
-    """A run that has nothing to score: its head reads images alone, or texts alone."""
+    """A run that has nothing to score: its head reads images alone, or texts alone, or learns no score."""
 
 
 def evaluate(
@@ -35,11 +36,14 @@ def evaluate(
     split: str = "test",
     *,
     manifest: Path | None = None,
+    beside: Path | None = None,
     cache: Path | None = None,
     options: Mapping[str, Any] | None = None,
     bootstrap: Bootstrap | None = None,
 ) -> Evaluation:
     """Evaluate one run on one split of its manifest ('all' for every image), or of another one's.
+
+    `beside` is a manifest whose rows, of all splits, take part as unrelated ones in a task that reads them.
 
     Raises `UnknownNameError` for a run, task, split or option, `OneSidedError` for a run without images or
     texts, `StaleError` where the cached features are not those that the run was made from, `NotCachedError` where
@@ -48,13 +52,28 @@ def evaluate(
     task = chosen_task(task_name, options or {})
     run = Run.open(runs, run_id)
     check_sides(run)
+    check_scored(run, task)
     joined = open_joined(run, manifest, cache)
     folder = manifest or run.manifest
     asked = Asked.of(joined, _known(joined, split), task.roles, folder)
     asked.check_encoded()
     digest = read_description(folder).digest
-    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), digest, asked)
-    return question.answer(inputs_of(run.head().double(), asked, task, folder))
+    other = None if beside is None else _beside(run, task, beside, cache)
+    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), digest, asked, other)
+    head = run.head().double()
+    inputs = inputs_of(head, asked, task, folder)
+    if other is not None and beside is not None:
+        inputs = replace(inputs, beside=inputs_of(head, other.asked, task, beside))
+    return question.answer(inputs)
+
+
+def _beside(run: Run, task: Task, manifest: Path, cache: Path | None) -> Beside:
+    """Every image and text of another manifest; raises `UsageError` for a task that has no use for them."""
+    if task.scored:
+        raise UsageError("--beside names unrelated rows, which only tasks of whole sets read: --task alignment")
+    asked = Asked.of(open_joined(run, manifest, cache), None, task.roles, manifest)
+    asked.check_encoded()
+    return Beside(read_description(manifest).digest, asked)
 
 
 def chosen_task(name: str, options: Mapping[str, Any]) -> Task:
@@ -72,6 +91,14 @@ def check_sides(run: Run) -> None:
                 f"run '{run.id}' reads no {side}s, so it scores nothing; train a head of both sides on its rows "
                 f"(--source ROLE=SPEC#OUTPUT::{run.id}) and evaluate that one"
             )
+
+
+def check_scored(run: Run, task: Task) -> None:
+    """Raise `OneSidedError` for a run whose head scores nothing, where the task needs scores."""
+    if task.scored and not hasattr(run.head_class, "score"):
+        raise OneSidedError(
+            f"run '{run.id}' holds features as they are and scores nothing; --task alignment reads it"
+        )
 
 
 def _known(joined: Joined, split: str) -> str | None:

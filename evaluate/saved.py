@@ -29,11 +29,11 @@ class Saved:
 
 
 def write_rows(path: Path, saved: Saved, image_ids: Sequence[str]) -> None:
-    """One Parquet row a query: `query_id`, `image_id`, and the metric's columns; whole or not at all."""
+    """One Parquet row a query: `query_id`, `image_id` or null, and the metric's columns; whole or not at all."""
     rows = saved.rows
     columns = {
         "query_id": pa.array(rows.query_ids.tolist(), pa.string()),
-        "image_id": pa.array([image_ids[i] for i in rows.image], pa.string()),
+        "image_id": pa.array([image_ids[i] if i >= 0 else None for i in rows.image], pa.string()),
         **{name: pa.array(values) for name, values in rows.values.items()},
     }
     said = {KEY: canonical_json(saved.identity), NOTES: canonical_json(saved.notes)}
@@ -54,7 +54,8 @@ def read_rows(path: Path) -> Saved:
         said = table.schema.metadata or {}
         identity, notes = json.loads(said[KEY]), json.loads(said.get(NOTES, b"[]"))
         position: dict[str, int] = {}
-        image = [position.setdefault(i, len(position)) for i in table["image_id"].to_pylist()]
+        owners = table["image_id"].to_pylist()
+        image = [-1 if i is None else position.setdefault(i, len(position)) for i in owners]
         query_ids = np.array(table["query_id"].to_pylist(), dtype=object)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise VlpipeError(

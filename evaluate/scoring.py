@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vlpipe.cache_store.layout import Side
 from vlpipe.evaluate.asked import Asked, columns_at
 from vlpipe.evaluate.contracts import Inputs, IntArray, Task
+from vlpipe.evaluate.edits import edits_of
 from vlpipe.foundation.progress import progress
 from vlpipe.heads.contracts import Batch, Head, Mapped, Tempered
 from vlpipe.heads.data import Joined
@@ -73,9 +75,23 @@ class Scorer:
         """(rows, patches): the head's map of each pair, None where it has none."""
         return self._by_pair(self.head.maps, images, texts) if isinstance(self.head, Mapped) else None
 
+    def vectors(self, side: Side, positions: IntArray) -> Tensor:
+        """(rows, *shape): what the head makes of images or texts, under its first role of that side."""
+        images = side == "image"
+        encoded, roles = (self.images, self.joined.image_roles) if images else (self.texts, self.joined.text_roles)
+        return encoded.batch.x[roles[0]][torch.from_numpy(positions)]
+
     def zeros(self) -> dict[str, int]:
         """Zero rows by role."""
         return {**self.images.zeros, **self.texts.zeros}
+
+    def image_rows(self, positions: IntArray) -> Batch:
+        """What the head makes of some images."""
+        return picked(self.images.batch, positions)
+
+    def text_rows(self, positions: IntArray) -> Batch:
+        """What the head makes of some texts."""
+        return picked(self.texts.batch, positions)
 
     def _by_pair(self, of: Callable[[Batch, Batch], Tensor], images: IntArray, texts: IntArray) -> Tensor:
         """Row by row, `BATCH_ROWS` pairs at a time."""
@@ -106,6 +122,8 @@ def inputs_of(head: Head, asked: Asked, task: Task, manifest: Path) -> Inputs:
         pairs=scorer.pairs,
         temperatures=scorer.temperatures,
         maps=scorer.maps,
+        vectors=scorer.vectors,
+        edits=edits_of(scorer),
         zeros=scorer.zeros,
     )
 

@@ -20,7 +20,7 @@ SIDE_BY_SIDE = 3  # runs that fit a terminal of 80 to 100 characters
 
 def is_share(metric: str) -> bool:
     """Whether a metric is kept as a share in [0, 1] and shown in percent."""
-    return "recall" in metric or "accuracy" in metric
+    return any(word in metric for word in ("recall", "accuracy", "drop", "rsms"))
 
 
 def columns_of(lines: Sequence[Line], every: bool = False) -> dict[str, str]:
@@ -49,17 +49,22 @@ def _task(name: str) -> type[Task] | None:
 
 
 def shown(metric: str, number: Number | None) -> tuple[str, str]:
-    """A number and its uncertainty as text: '55.2' and '50.8 to 59.6', or '± 0.4 (n = 3)'."""
+    """A number and its uncertainty as text: '55.2' and '50.8 to 59.6', or '± 0.4 (n = 3)'.
+
+    With one decimal; with three where it is no share and below 1, as coefficients are.
+    """
     if number is None:
         return "", ""
-    scale = 100.0 if is_share(metric) else 1.0
+    value = number.mean if isinstance(number, Spread) else number.value
+    scale, digits = (100.0, 1) if is_share(metric) else (1.0, 3 if abs(value) < 1 else 1)
+    main = f"{value * scale:.{digits}f}"
     if isinstance(number, Spread):
-        value, std = number.mean, number.std
-        return f"{value * scale:.1f}", "n = 1" if std is None else f"± {std * scale:.1f} (n = {number.n})"
+        std = number.std
+        return main, "n = 1" if std is None else f"± {std * scale:.{digits}f} (n = {number.n})"
     if number.interval is None:
-        return f"{number.value * scale:.1f}", ""
+        return main, ""
     low, high = number.interval
-    return f"{number.value * scale:.1f}", f"{low * scale:.1f} to {high * scale:.1f}"
+    return main, f"{low * scale:.{digits}f} to {high * scale:.{digits}f}"
 
 
 def caption(lines: Sequence[Line]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from vlpipe.heads.contracts import Resumable
 
 Scalars = dict[str, float]
 HEAD, TRAINING, SCALARS, EPOCH, STOPPED = "head/", "training/", "scalars/", "epoch", "stopped"
+CHEAP, SHARE = 0.1, 0.02  # seconds, and of the training's time
 DIGEST = "digest"  # of all other tensors of a checkpoint
 
 
@@ -56,25 +59,34 @@ def load_weights(head: Any, weights: dict[str, Tensor], path: Path, remedy: str)
 
 
 class Checkpoint:
-    """The state after each epoch in one atomic file of a run's folder, and the log beside it.
+    """The state after an epoch in one atomic file of a run's folder, and the log of every epoch beside it.
 
-    The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen.
+    The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen. Where
+    writing it takes longer than `CHEAP`, it is left out until writing takes `SHARE` of the time or less; a killed
+    run then does the epochs since again.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "checkpoint.safetensors"
         self.log = folder / "log.jsonl"
         self.remedy = f"delete '{folder}' and train again"
+        self.cost = 0.0  # seconds of the last write
+        self.written = -math.inf
 
     def save(self, head: Any, epoch: int, scalars: Scalars, *, stopped: bool = False) -> None:
         """After `epoch` finished epochs; `stopped` when the head wants no more."""
         append_line(self.log, {"epoch": epoch, **scalars})
+        start = time.monotonic()
+        if self.cost > CHEAP and start - self.written < self.cost / SHARE and not stopped:
+            return
         state = head.training_state() if isinstance(head, Resumable) else {}
         tensors = {HEAD + name: tensor for name, tensor in head.state_dict().items()}
         tensors |= {TRAINING + name: tensor for name, tensor in state.items()}
         tensors |= {SCALARS + name: torch.tensor(value, dtype=torch.float64) for name, value in scalars.items()}
         tensors |= {EPOCH: torch.tensor(epoch), STOPPED: torch.tensor(stopped)}
         save_tensors(self.path, tensors | {DIGEST: _digest(tensors)})
+        self.written = time.monotonic()
+        self.cost = self.written - start
 
     def load(self, head: Any) -> tuple[int, Scalars, bool]:
         """Finished epochs, the last one's scalars, and whether the head stopped; cuts the log back to them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
@@ -42,13 +42,24 @@ class Role:
     `kind` is a text's role in the manifest (caption, hard_negative, view:NAME, ...). `per_image` is how many
     texts of an image a step holds: 1 gives (rows, *shape), K gives (rows, K, *shape) with a mask where an
     image has fewer, None all of them, as many columns as the batch's image with the most has. An `optional` role
-    may be missing from the manifest.
+    may be missing from the manifest, a `partial` one from some images, but not from all that train.
+
+    `of` names a role before this one that has one text an image: the texts are then those that were made from the
+    text that is drawn for it (a caption's own hard negatives), and `per_image` counts these.
+
+    Two kinds of role come with `Shapes`. A `table` is every text of its kind that belongs to no image (class
+    prompts, concepts): `Shapes.tables`, once, and in no batch. A role that `stands` is read as the last run of its
+    source reads it, and that run's head is handed over: `Shapes.heads`.
     """
 
     side: Literal["image", "text"]
     kind: str = "caption"
     per_image: int | None = 1
     optional: bool = False
+    partial: bool = False
+    of: str | None = None
+    table: bool = False
+    stands: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,14 +85,28 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Texts that belong to no image, in manifest order, and their rows (texts, *shape).
+
+    The rows are zeros when the head of a finished run is built: it keeps what it needs of them.
+    """
+
+    texts: Sequence[str]
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class Shapes:
     """What a head is built from: the shape of one row of each role, and the constants of its encoder.
 
-    `constants[role]` holds what the encoder that made the role's rows knows of itself ("logit_scale").
+    `constants[role]` holds what the encoder that made the role's rows knows of itself ("logit_scale"); `tables`
+    and `heads` what the roles with `table` and with `stands` come as.
     """
 
     rows: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    heads: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def width(self, role: str) -> int:
         """Length of a role's row vector; raises `VlpipeError` where a row is no vector (patches, tokens)."""
@@ -164,8 +189,8 @@ def roles_of(head: type[Head], config: HeadConfig) -> Mapping[str, Role]:
 
 
 def roles_on(roles: Mapping[str, Role], side: Literal["image", "text"]) -> list[str]:
-    """Names of the roles of one side, in the head's order."""
-    return [name for name, role in roles.items() if role.side == side]
+    """Names of the roles of one side that batches hold, in the head's order."""
+    return [name for name, role in roles.items() if role.side == side and not role.table]
 
 
 @runtime_checkable
@@ -174,6 +199,22 @@ class Scheduled(Protocol):
 
     def configure(self, total_steps: int) -> None:
         """Called once, before the first `update`."""
+        ...
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A head that looks at the training rows before it learns: for means and spreads.
+
+    What it takes from them belongs into its state dict.
+    """
+
+    def prepare(self, training: Callable[[], Iterator[Batch]]) -> None:
+        """Called once, before the first `update`; not when a run is resumed.
+
+        Each call of `training()` gives every training image once, in batches with all their texts:
+        (rows, K, *shape) and a mask for every text role.
+        """
         ...
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vlpipe.heads.contracts import Batch, Role, Shapes, roles_on
+from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.contracts import Batch, Role, Shapes, Table, roles_on
 from vlpipe.heads.sources import CachedRows
 from vlpipe.heads.splits import StrArray, canonical, split_of
-from vlpipe.heads.tables import BoolArray, IntArray, Tables, TextsByImage, ids_at
+from vlpipe.heads.tables import BoolArray, IntArray, Tables, TextsByOwner, ids_at
 
 
 class Joined:
@@ -37,7 +38,14 @@ class Joined:
         self.image_roles = roles_on(roles, "image")
         self.text_roles = roles_on(roles, "text")
         self.split: StrArray = split_of(rule, tables.image_ids, tables.split)
-        self.by_image = {name: self._texts_by_image(name) for name in self.text_roles}
+        self.by_image = {
+            name: self._texts_by(self.text_image, name, len(self.image_ids)) for name in self.text_roles
+        }
+        self.by_source = {
+            name: self._texts_by(tables.text_source, name, len(self.text_ids))
+            for name in self.text_roles
+            if roles[name].of is not None
+        }
         self.seen = self._usable(self.image_roles)
         self.usable = self.seen & self._usable(self.text_roles)
 
@@ -83,16 +91,20 @@ class Joined:
 
         Columns hold "label", and under each text role's name its texts: one a row, or a list a row.
         """
-        return self._with_texts(positions, lambda name: self._drawn(name, positions, seed, epoch))
+        return self._with_texts(positions, self._drawn(positions, seed, epoch))
 
     def whole_batch(self, positions: IntArray) -> Batch:
         """Every role of some images, with all their texts: as `training_batch` were every `per_image` None."""
-        return self._with_texts(positions, lambda name: self._every(name, positions))
+        chosen = {name: _every(self.by_image[name], positions) for name in self.text_roles}
+        return self._with_texts(positions, chosen)
 
     def shapes(self) -> Shapes:
-        """What a head is built from."""
+        """What a head is built from; raises `VlpipeError` where the manifest has no texts for a table."""
         rows = {name: source.shape for name, source in self.sources.items()}
-        return Shapes(rows, {name: dict(source.features.constants) for name, source in self.sources.items()})
+        constants = {name: dict(source.features.constants) for name, source in self.sources.items()}
+        tables = {name: self._table(name, role.kind) for name, role in self.roles.items() if role.table}
+        heads = {name: source.under.head for name, source in self.sources.items() if source.under is not None}
+        return Shapes(rows, constants, tables, heads)
 
     def counts(self) -> dict[str, Any]:
         """Images by split that take part, images left out, and each role's rows: usable, failed, absent, zero."""
@@ -108,55 +120,67 @@ class Joined:
     def digest(self) -> str:
         """SHA-256 of which rows are usable and of each image's split."""
         found = hashlib.sha256(np.packbits(self.usable).tobytes())
-        for name in self.text_roles:
-            found.update(np.packbits(self.sources[name].usable).tobytes())
+        for name, role in self.roles.items():
+            if role.side == "text":
+                found.update(np.packbits(self.sources[name].usable).tobytes())
         found.update("\n".join(self.split.tolist()).encode("utf-8"))
         return found.hexdigest()
 
-    def _texts_by_image(self, name: str) -> TextsByImage:
+    def _table(self, name: str, kind: str) -> Table:
+        """Every usable text of a kind that belongs to no image."""
+        source = self.sources[name]
+        chosen = np.flatnonzero(source.usable & (self.text_role == kind) & (self.text_image < 0))
+        if not len(chosen):
+            raise VlpipeError(
+                f"role '{name}' is made of texts with the role '{kind}' that belong to no image, and the manifest "
+                "has none with features; build it with them, then extract its texts"
+            )
+        return Table(self.tables.texts(chosen), source.take(chosen))
+
+    def _texts_by(self, owner: IntArray, name: str, owners: int) -> TextsByOwner:
         eligible = self.sources[name].usable & (self.text_role == self.roles[name].kind)
-        return TextsByImage(self.text_image, eligible, len(self.image_ids))
+        return TextsByOwner(owner, eligible, owners)
 
     def _usable(self, roles: Sequence[str]) -> BoolArray:
         """Images (images,) for which each of these roles that is not optional has a row."""
         usable: BoolArray = np.ones(len(self.image_ids), dtype=np.bool_)
         for name in roles:
             role = self.roles[name]
-            if not role.optional:
-                usable &= self.sources[name].usable if role.side == "image" else self.by_image[name].counts > 0
+            if not (role.optional or role.partial):
+                usable &= self.sources[name].usable if role.side == "image" else self.by_image[name].have()
         return usable
 
     def _of_split(self, images: BoolArray, split: str | None) -> IntArray:
         return np.flatnonzero(images if split is None else images & (self.split == canonical(split)))
 
-    def _with_texts(self, positions: IntArray, chosen: Callable[[str], IntArray]) -> Batch:
+    def _with_texts(self, positions: IntArray, chosen: Mapping[str, IntArray]) -> Batch:
         """Image rows, and for each text role those at the positions that are chosen for it."""
         images = self.image_batch(positions)
         x, mask, columns = dict(images.x), dict(images.mask), dict(images.columns)
         for name in self.text_roles:
-            texts = chosen(name)
-            x[name], mask[name] = self._rows(name, texts)
-            columns[name] = self._texts(texts)
+            x[name], mask[name] = self._rows(name, chosen[name])
+            columns[name] = self._texts(chosen[name])
         return Batch(images.ids, x, mask, columns)
 
-    def _drawn(self, name: str, images: IntArray, seed: int, epoch: int) -> IntArray:
-        """Positions of texts, (images,) or (images, K), -1 for none."""
-        wanted = self.roles[name].per_image
-        if wanted is None:
-            return self._every(name, images)
-        drawn = self.by_image[name].drawn(images, wanted, seed, epoch)
-        return drawn[:, 0] if wanted == 1 else drawn
-
-    def _every(self, name: str, images: IntArray) -> IntArray:
-        """Positions of all texts, (images, as many as the one with the most has), -1 for none."""
-        by_image = self.by_image[name]
-        return by_image.padded(images, max(1, by_image.most(images)))
+    def _drawn(self, images: IntArray, seed: int, epoch: int) -> dict[str, IntArray]:
+        """By text role: positions of texts, (images,) or (images, K), -1 for none."""
+        found: dict[str, IntArray] = {}
+        for name in self.text_roles:
+            role = self.roles[name]
+            texts = self.by_image[name] if role.of is None else self.by_source[name]
+            owners = images if role.of is None else found[role.of]
+            if role.per_image is None:
+                found[name] = _every(texts, owners)
+                continue
+            drawn = texts.drawn(owners, role.per_image, seed, epoch)
+            found[name] = drawn[:, 0] if role.per_image == 1 else drawn
+        return found
 
     def _rows(self, name: str, positions: IntArray) -> tuple[Tensor, Tensor]:
         """Rows of one role and their mask; zeros and False at position -1, and where an optional role has none."""
         source, flat = self.sources[name], positions.reshape(-1)
         there = flat >= 0
-        if self.roles[name].optional:
+        if self.roles[name].optional or self.roles[name].partial:
             there[there] = source.usable[flat[there]]
         rows = source.take(flat[there])
         if not there.all():
@@ -173,3 +197,8 @@ class Joined:
             return flat
         width = positions.shape[1]
         return [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+def _every(texts: TextsByOwner, owners: IntArray) -> IntArray:
+    """Positions of all texts, (owners, as many as the one with the most has), -1 for none."""
+    return texts.padded(owners, max(1, texts.most(owners)))

@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vlpipe.foundation.config import read_toml, resolve
 from vlpipe.foundation.errors import StaleError, UnknownNameError, VlpipeError
 from vlpipe.foundation.files import file_digest
 from vlpipe.heads.checkpoint import load_tensors, load_weights
-from vlpipe.heads.contracts import Head, HeadConfig, Role, Shapes, load_head, roles_of
+from vlpipe.heads.contracts import Head, HeadConfig, Role, Shapes, Table, load_head, roles_of
 
 CONFIG, WEIGHTS, STATUS = "config.toml", "head.safetensors", "status.json"
 FINISHED, TRAINING = "finished", "training"
@@ -168,9 +170,23 @@ class Run:
         return dict(roles_of(self.head_class, self.settings))
 
     def shapes(self) -> Shapes:
-        """What the head was built from."""
+        """What the head was built from, tables with zeros for rows; raises what opening a run under it raises."""
         rows = {role: tuple(shape) for role, shape in self.record["shapes"].items()}
-        return Shapes(rows, self.record.get("constants", {}))
+        texts = self.record.get("tables", {})
+        tables = {role: Table(names, torch.zeros(len(names), *rows[role])) for role, names in texts.items()}
+        heads = {name: self._under(name).head() for name, role in self.roles.items() if role.stands}
+        return Shapes(rows, self.record.get("constants", {}), tables, heads)
+
+    def _under(self, role: str) -> Run:
+        """The run that a role stands on, beside this one; raises `StaleError` when it has other weights now."""
+        run_id, _, weights = self.provenance[role]["through"][-1].partition("@")
+        run = Run.open(self.folder.parent, run_id)
+        if run.status["weights"] != weights:
+            raise StaleError(
+                f"run '{self.id}' stands on run '{run_id}', which has been trained again since and has other "
+                "weights; train this one again, too"
+            )
+        return run
 
     def has_its_weights(self) -> bool:
         """Whether the weights' file is the one that training wrote."""

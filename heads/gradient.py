@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,10 @@ def learning_rate(step: int, total: int, peak: float, warmup: float) -> float:
 class GradientHead(nn.Module, ABC):
     """Supplies `update` from `loss`; a head adds its parameters, `loss`, and how it scores.
 
-    Without `configure` the learning rate is constant.
+    Without `configure` the learning rate is constant. A head of many weights sets `fused`: one pass over them.
     """
+
+    fused: ClassVar[bool] = False
 
     def __init__(self, config: GradientConfig) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ class GradientHead(nn.Module, ABC):
                 {"params": [p for p in every if p.ndim > 1], "weight_decay": self.settings.weight_decay},
                 {"params": [p for p in every if p.ndim <= 1], "weight_decay": 0.0},
             ]
-            self._optimizer = torch.optim.AdamW(groups, lr=self.settings.lr)
+            self._optimizer = torch.optim.AdamW(groups, lr=self.settings.lr, fused=self.fused)
         return self._optimizer
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -70,7 +73,7 @@ class GradientHead(nn.Module, ABC):
         optimizer = self.optimizer()
         rate = self._rate()
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         scalars = self.loss(batch)
         self._refuse_non_finite(scalars)
         optimizer.zero_grad(set_to_none=True)

@@ -12,11 +12,12 @@ import torch
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.progress import Advance, progress
 from vlpipe.heads.checkpoint import Checkpoint
-from vlpipe.heads.contracts import HeadConfig, Monitored, Reported, Scheduled, Validated
+from vlpipe.heads.contracts import Batch, HeadConfig, Monitored, Prepared, Reported, Scheduled, Validated
 from vlpipe.heads.data import Joined
 from vlpipe.heads.tables import IntArray
 
 Scalars = dict[str, float]
+PREPARE_ROWS = 256  # images a batch, with all their texts
 
 
 def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint) -> Scalars:
@@ -29,6 +30,8 @@ def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint)
     if isinstance(head, Scheduled):
         head.configure(steps)
     done, scalars, stopped = checkpoint.load(head)
+    if isinstance(head, Prepared) and not done:
+        head.prepare(lambda: _whole(joined))
     with progress("training", steps - steps // max(1, config.epochs) * done) as advance:
         while done < config.epochs and not stopped:
             with seeded(config.seed, done):
@@ -63,6 +66,19 @@ def check_images(joined: Joined, config: HeadConfig) -> None:
     )
 
 
+def check_partial(joined: Joined, config: HeadConfig) -> None:
+    """Raise `VlpipeError` for a partial role that no image that trains has."""
+    if not config.epochs:
+        return
+    training = joined.images("train")
+    for name, role in joined.roles.items():
+        if role.partial and role.side == "text" and not joined.by_image[name].most(training):
+            raise VlpipeError(
+                f"none of {len(training)} training images has a cached text of role '{role.kind}', which the "
+                f"head's '{name}' learns from; add some (`vlpipe manifest negatives`) and extract them"
+            )
+
+
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Torch's random numbers as a function of some numbers, inside the block only."""
@@ -75,6 +91,12 @@ def batches(images: IntArray, size: int) -> Iterator[IntArray]:
     """Consecutive positions, `size` at a time; the last batch may be smaller."""
     for start in range(0, len(images), size):
         yield images[start : start + size]
+
+
+def _whole(joined: Joined) -> Iterator[Batch]:
+    """The training images with all their texts."""
+    for positions in batches(joined.images("train"), PREPARE_ROWS):
+        yield joined.whole_batch(positions)
 
 
 def _epoch(head: Any, joined: Joined, config: HeadConfig, epoch: int, advance: Advance) -> Scalars:

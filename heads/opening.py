@@ -30,7 +30,7 @@ class Opener:
         self.cache = cache
         self.runs = runs
         self._features: dict[tuple[str, Side], FeatureSet] = {}
-        self._rows: dict[tuple[Source, Side], CachedRows] = {}
+        self._rows: dict[tuple[Source, Side, bool], CachedRows] = {}
 
     @cached_property
     def tables(self) -> Tables:
@@ -39,17 +39,28 @@ class Opener:
 
     def joined(self, roles: Mapping[str, Role], sources: Mapping[str, Source], rule: str = COLUMN) -> Joined:
         """What a head with these roles learns from."""
-        rows = {name: self.rows(sources[name], role.side) for name, role in roles.items()}
+        rows = {name: self.rows(sources[name], role.side, stands=role.stands) for name, role in roles.items()}
         return Joined(self.tables, roles, rows, rule)
 
-    def rows(self, source: Source, side: Side) -> CachedRows:
-        """One source's rows; raises what `open_output` and `check_rows` raise, `UsageError`."""
-        key = source, side
+    def rows(self, source: Source, side: Side, *, stands: bool = False) -> CachedRows:
+        """One source's rows, before its last run when a head `stands` on that.
+
+        Raises what `open_output` and `check_rows` raise, `UsageError`.
+        """
+        key = source, side, stands
+        if stands and not source.through:
+            raise UsageError(
+                f"{side}s from '{source.output}': this head stands on a finished run of them; name it: "
+                f"--source {side}={source.output}::RUN"
+            )
         if key not in self._rows:
             features = self._open(source.output, side)
             rows = CachedRows(features, [])
-            for run_id in source.through:
-                rows = CachedRows(features, [*rows.through, self._upstream(run_id, rows, side)])
+            for left, run_id in zip(reversed(range(len(source.through))), source.through, strict=True):
+                upstream = self._upstream(run_id, rows, side)
+                under = stands and not left
+                through = rows.through if under else [*rows.through, upstream]
+                rows = CachedRows(features, through, upstream if under else None)
             self._rows[key] = rows
         return self._rows[key]
 

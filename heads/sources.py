@@ -17,7 +17,7 @@ from vlpipe.cache_store.group import Group, output_names
 from vlpipe.cache_store.layout import Side, Status, slug, store_path
 from vlpipe.cache_store.reader import FeatureSet, open_features
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
-from vlpipe.heads.contracts import Role, Source, roles_on
+from vlpipe.heads.contracts import Role, Source
 from vlpipe.heads.tables import BoolArray, IntArray
 from vlpipe.manifests.manifest import Manifest
 
@@ -28,6 +28,7 @@ class Transform(Protocol):
     """What a finished run does to rows on their way to another head."""
 
     identity: str
+    head: Any
 
     def __call__(self, rows: Tensor, side: Side) -> Tensor:
         """(rows, *shape) to (rows, *other shape)."""
@@ -60,7 +61,7 @@ def spread_sources(given: Mapping[str, Source], roles: Mapping[str, Role]) -> di
     """A source for every role: one without its own takes that of the first role of its side."""
     chosen = {}
     for name, role in roles.items():
-        first = roles_on(roles, role.side)[0]
+        first = next(first for first, other in roles.items() if other.side == role.side)
         source = given.get(name, given.get(first))
         if source is None:
             raise UsageError(
@@ -74,12 +75,13 @@ class CachedRows:
     """One source's rows by their position in the manifest's table, as float32 tensors (float64 after some runs).
 
     `usable` (rows,) is False where the row failed or has not been encoded; `provenance` is all that decides
-    the values, by name.
+    the values, by name. `under` is a run that a head stands on: it is named with the others, but changes no row.
     """
 
-    def __init__(self, features: FeatureSet, through: Sequence[Transform]) -> None:
+    def __init__(self, features: FeatureSet, through: Sequence[Transform], under: Transform | None = None) -> None:
         self.features = features
         self.through = through
+        self.under = under
         self.usable: BoolArray = features.usable
         self.shape = tuple(self._transformed(torch.zeros(1, *features.shape)).shape[1:])
 
@@ -92,7 +94,7 @@ class CachedRows:
             "fingerprint": dict(features.fingerprint),
             "dtype": str(features.dtype),
             "content": features.content_digest,
-            "through": [transform.identity for transform in self.through],
+            "through": [step.identity for step in (*self.through, self.under) if step is not None],
         }
 
     def take(self, rows: IntArray) -> Tensor:

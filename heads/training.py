@@ -20,7 +20,7 @@ from vlpipe.heads.checkpoint import Checkpoint, save_tensors
 from vlpipe.heads.contracts import Head, HeadConfig, Source
 from vlpipe.heads.data import Joined
 from vlpipe.heads.folder import CONFIG, FINISHED, STATUS, TRAINING, WEIGHTS, Run
-from vlpipe.heads.loop import check_images, seeded, train
+from vlpipe.heads.loop import check_images, check_partial, seeded, train
 from vlpipe.heads.opening import Opener
 
 Action = Literal["trained", "skipped", "resumed"]
@@ -74,6 +74,7 @@ class Plan:
             "shapes": {role: list(shape) for role, shape in shapes.rows.items()},
             "provenance": self.provenance(),
             "constants": {role: dict(found) for role, found in shapes.constants.items()},
+            "tables": {role: list(table.texts) for role, table in shapes.tables.items()},
         }
 
     def _written(self, role: str) -> str:
@@ -100,6 +101,7 @@ def train_run(plan: Plan, runs: Path) -> Outcome:
     check_images(plan.joined, plan.config)
     with seeded(plan.config.seed):
         head: Any = plan.head(plan.config, plan.joined.shapes())
+    check_partial(plan.joined, plan.config)
     folder = runs / plan.run_id()
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):

@@ -20,7 +20,7 @@ class Upstream:
 
     The rows come under every image role of that head, or under its first text role; what it gives back under
     the first role of the side is passed on. Its `identity` names the weights, too: one run trained again on
-    another machine may have others.
+    another machine may have others. `head` is the finished head itself, for heads that stand on the run.
     """
 
     def __init__(self, run: Run) -> None:

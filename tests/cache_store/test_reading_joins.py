@@ -99,7 +99,7 @@ def test_ids_as_tables_give_them(sample: Any, images: FeatureSet) -> None:
     for wrong in ([1, 2], np.array([1.5])):
         with pytest.raises(RowsError, match="expected texts"):
             images.positions(wrong)
-    with pytest.raises(RowsError, match="the one text 'set a/.*' given, expected a list"):
+    with pytest.raises(RowsError, match=r"the one text 'set a/.*' given, expected a list"):
         images.positions(images.ids[0])
     with pytest.raises(RowsError, match="expected texts"):
         join(images, images, list(range(len(images))))

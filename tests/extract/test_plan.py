@@ -195,7 +195,7 @@ def test_a_disk_that_cannot_hold_it_is_refused_before_the_first_row(
     assert run(command(good, tmp_path / "d", "--plan")) == 1
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2
-    assert len(shown.err.splitlines()) == 1
+    assert len(shown.err.splitlines()) == 2  # the note of every plan, and why not
     assert "free some, give another --cache, or ask for fewer outputs" in shown.err
     assert not (tmp_path / "d").exists()
 

@@ -17,21 +17,41 @@ from vlpipe.heads.contracts import (
     Resumable,
     Scheduled,
     Shapes,
+    Table,
     Tempered,
     Validated,
     roles_of,
     roles_on,
 )
+from vlpipe.heads.loop import seeded
 
 WIDTH, ROWS, MOST = 6, 12, 3
 NAMES = [*SHELF.names(), "vlpipe.heads.kinds.tpc:Tpc"]
+CONCEPTS = 16
+
+
+def shapes_of(roles: Any, constants: Any = None) -> Shapes:
+    """Rows of `WIDTH` values; a table of concepts, and a small autoencoder, for the roles that ask for them."""
+    rows: dict[str, tuple[int, ...]] = dict.fromkeys(roles, (WIDTH,))
+    with seeded(7):
+        table = Table([f"concept {n}" for n in range(CONCEPTS)], torch.randn(CONCEPTS, WIDTH))
+        sae = SHELF.load("sae")
+        under = sae(sae.Config(k=4, expansion=2), Shapes({"image": (WIDTH,)}))
+    tables = {name: table for name, role in roles.items() if role.table}
+    return Shapes(rows, constants or {}, tables, {name: under for name, role in roles.items() if role.stands})
+
+
+def scores(head: Any) -> bool:
+    """Whether a head reads both sides; one of a single side scores nothing."""
+    return all(roles_on(head.roles, side) for side in ("image", "text"))
 
 
 def batch(roles: Any, rows: int = ROWS, dtype: torch.dtype = torch.float32, seed: int = 0) -> Batch:
     """A training batch as `Joined` makes it, with some captions missing."""
     generator = torch.Generator().manual_seed(seed)
     x, mask = {}, {}
-    for name, role in roles.items():
+    for name in (*roles_on(roles, "image"), *roles_on(roles, "text")):
+        role = roles[name]
         views = MOST if role.per_image is None else role.per_image
         shape = (rows,) if role.side == "image" or views == 1 else (rows, views)
         x[name] = torch.randn(*shape, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
@@ -50,7 +70,7 @@ def built(name: str, rows: int = ROWS) -> Any:
     roles = roles_of(head_class, config)
     constants = {role: {"logit_scale": 10.0} for role in roles}
     torch.manual_seed(0)
-    head: Any = head_class(config, Shapes(dict.fromkeys(roles, (WIDTH,)), constants))
+    head: Any = head_class(config, shapes_of(roles, constants))
     if isinstance(head, Scheduled):
         head.configure(3)
     for step in range(3):
@@ -64,6 +84,8 @@ def built(name: str, rows: int = ROWS) -> Any:
 
 def sides(head: Any, rows: int = ROWS, dtype: torch.dtype = torch.float32) -> tuple[Batch, Batch]:
     """Images and texts as evaluation gives them."""
+    if not scores(head):
+        pytest.skip("reads one side, so it scores nothing")
     generator = torch.Generator().manual_seed(5)
 
     def draw() -> Tensor:
@@ -124,7 +146,7 @@ def test_save_and_load_give_the_same_scores_to_the_bit(name: str, tmp_path: Path
     head = built(name)
     save_tensors(tmp_path / "head.safetensors", head.state_dict())
     roles = dict(head.roles)
-    again = SHELF.load(name)(SHELF.load(name).Config(), Shapes(dict.fromkeys(roles, (WIDTH,)), {}))
+    again = SHELF.load(name)(SHELF.load(name).Config(), shapes_of(roles))
     load_weights(again, load_tensors(tmp_path / "head.safetensors", ""), tmp_path, "")
     images, texts = sides(head)
     expected = head.score(head.images(images), head.texts(texts))
@@ -146,7 +168,7 @@ def test_degenerate_rows_stay_finite(name: str, spoil: str) -> None:
     head_class = SHELF.load(name)
     config = head_class.Config()
     roles = roles_of(head_class, config)
-    head: Any = head_class(config, Shapes(dict.fromkeys(roles, (WIDTH,)), {}))
+    head: Any = head_class(config, shapes_of(roles))
     given = batch(roles, 1 if spoil == "none" else ROWS)
     for rows in given.x.values():
         if spoil == "zero":
@@ -159,6 +181,8 @@ def test_degenerate_rows_stay_finite(name: str, spoil: str) -> None:
     head.finish()
     assert all(torch.isfinite(torch.tensor(value)) for value in scalars.values())
     assert all(torch.isfinite(value).all() for value in head.state_dict().values() if value.dim())
+    if not scores(head):
+        return
     images, texts = sides(head)
     images.x[roles_on(head.roles, "image")[0]][0] = 0
     texts.x[roles_on(head.roles, "text")[0]][0] = 0
@@ -170,18 +194,23 @@ def test_training_state_continues_to_the_bit(name: str) -> None:
     head_class = SHELF.load(name)
     config = head_class.Config()
     roles = roles_of(head_class, config)
-    straight, first, second = (head_class(config, Shapes(dict.fromkeys(roles, (WIDTH,)), {})) for _ in range(3))
+    heads: list[Any] = []
+    for _ in range(3):
+        with seeded(9):  # as the loop does, for first weights and for dropout
+            heads.append(head_class(config, shapes_of(roles)))
+    straight, first, second = heads
     for head in (straight, first, second):
         if isinstance(head, Scheduled):
             head.configure(3)
     for step in range(3):
-        straight.update(batch(roles, seed=step))
-        if step < 2:
-            first.update(batch(roles, seed=step))
+        for head in (straight, first)[: 2 if step < 2 else 1]:
+            with seeded(step):
+                head.update(batch(roles, seed=step))
     second.load_state_dict(first.state_dict())
     if isinstance(first, Resumable):
         second.load_training_state({key: value.clone() for key, value in first.training_state().items()})
-    second.update(batch(roles, seed=2))
+    with seeded(2):
+        second.update(batch(roles, seed=2))
     for head in (straight, second):
         if isinstance(head, Validated):
             head.validate(batch(roles, seed=9))

@@ -125,7 +125,9 @@ def test_ridge_takes_the_strength_that_per_strength_solves_find_best() -> None:
         recalls[strength] = np.mean(hits)
     assert len(set(recalls.values())) > 2
     best = max(recalls, key=recalls.__getitem__)
-    assert head.report() == pytest.approx({"strength": best, "validation_recall": recalls[best]})
+    assert head.report() == pytest.approx(
+        {"strength": best, "validation_recall": recalls[best], "parameters": 40 * 8, "flops": 2 * 40 * 8}
+    )
 
 
 def test_ridge_scores_validation_rows_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +142,7 @@ def test_ridge_scores_validation_rows_block_by_block(monkeypatch: pytest.MonkeyP
 
         return ranks(noted, *given)
 
-    monkeypatch.setattr("vlpipe.heads.kinds.ridge.ranks", watched)
+    monkeypatch.setattr("vlpipe.heads.closed_form.ranks", watched)
     x, y = rows(n=1500, p=2, q=2, k=1)
     head = fed(ridge(2, 2, strengths=[1.0]), x, y, 1500)
     head.validate(Batch([""] * 1500, {"image": x, "text": y}))

@@ -109,7 +109,9 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_list_names_the_shelves(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "list", "heads")[1].split() == ["identity", "ridge", "tpc"]
+    heads = run(capsys, "list", "heads")[1].split()
+    assert heads == sorted(heads)
+    assert {"identity", "ridge", "tpc"} <= set(heads)
     assert "bundled:mad-clip" in json.loads(run(capsys, "list", "encoders", "--json")[1])
 
 

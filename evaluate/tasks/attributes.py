@@ -1,0 +1,57 @@
+"""What an edited image still shows: attributes that its caption names, and those that it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.foundation import config
+
+
+class Attributes(Task):
+    """Images of the split, edited by each of their captions, against the manifest's prompts."""
+
+    class Config(config.Config):
+        """`ablate`: an attribute whose latents are also taken out alone (TEVI, Fig. 5 left)."""
+
+        ablate: str | None = None
+
+    code: ClassVar[int] = 1
+    roles: ClassVar[tuple[str, ...]] = ("caption", "prompt")
+    columns: ClassVar[tuple[str, ...]] = ("text", "attributes")
+    image_columns: ClassVar[tuple[str, ...]] = ("attributes",)
+    scored: ClassVar[bool] = False
+    headline: ClassVar[Mapping[str, str]] = {
+        "accuracy_original": "accuracy, original",
+        "accuracy_rebuilt": "rebuilt",
+        "accuracy_edited_in": "edited, in caption",
+        "accuracy_edited_out": "edited, not in caption",
+        "accuracy_category_in": "category mask, in caption",
+        "accuracy_category_out": "category mask, not in caption",
+        "accuracy_ablated": "ablated",
+        "chance_accuracy": "chance",
+        "cosine_original": "cosine with the caption, original",
+        "cosine_edited": "cosine with the caption, edited",
+    }
+    legend: ClassVar[str] = "means over attributes, each with --full"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def metric(self) -> Metric:
+        """Zero-shot accuracies by attribute."""
+        made: Metric = METRICS.load("attributes")(self.config.ablate)
+        return made
+
+    def check(self, inputs: Inputs) -> None:
+        """The metric checks what it reads."""
+
+    def notes(self, numbers: Mapping[str, float]) -> list[str]:
+        """That a mask which sees the caption's values may hand over the label."""
+        if "accuracy_edited_in" not in numbers:
+            return []
+        return [
+            "a mask that reads the caption's values is handed the label by them: its in-caption accuracy says "
+            "little of what the image shows; the category mask's does"
+        ]

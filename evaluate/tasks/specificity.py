@@ -1,0 +1,44 @@
+"""Whether latents tell the attribute values that they are named after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.foundation import config
+
+
+class Specificity(Task):
+    """All images of the split, and the manifest's prompts as the values' names."""
+
+    class Config(config.Config):
+        """There is nothing to choose."""
+
+    code: ClassVar[int] = 1
+    roles: ClassVar[tuple[str, ...]] = ("prompt",)
+    columns: ClassVar[tuple[str, ...]] = ("text", "attributes")
+    image_columns: ClassVar[tuple[str, ...]] = ("attributes",)
+    scored: ClassVar[bool] = False
+    headline: ClassVar[Mapping[str, str]] = {
+        "auc_own": "AUC, own value: mean",
+        "auc_own_least": "AUC, own value: least",
+        "auc_unrelated": "AUC, unrelated: mean",
+        "auc_unrelated_least": "AUC, unrelated: least",
+        "auc_unrelated_most": "AUC, unrelated: most",
+    }
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def metric(self) -> Metric:
+        """Areas under the ROC curves."""
+        made: Metric = METRICS.load("specificity")()
+        return made
+
+    def check(self, inputs: Inputs) -> None:
+        """The metric checks what it reads."""
+
+    def notes(self, numbers: Mapping[str, float]) -> list[str]:
+        """Nothing beside the numbers."""
+        return []

@@ -1,0 +1,101 @@
+"""Exact similarities of edited images with texts, for all pairs of a block, without edited embeddings.
+
+"TEVI", Eq. 9: image i under text j is `v_ij = sum_k m_jk z_ik W_k + b`, over the image's K active latents.
+With `W_i` their decoder rows scaled by their values, (K, d), its cosine with the unit text t_j follows from
+
+    v_ij . t_j = sum_k m_jk (W_i t_j)_k + b . t_j
+    |v_ij|^2   = m' (W_i W_i') m + 2 (W_i b) . m + b . b
+
+Shapes throughout: `values`, `indices` (n, K), an image's code a row; `decoder` (latents, d), `bias` (d,); `keep`
+(m, latents), a text's mask a row; `texts` (m, d), unit rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlpipe.heads.sae_sparse import bag
+from vlpipe.heads.vectors import EPS
+
+CPU_BYTES, GPU_BYTES = 2 << 20, 256 << 20  # what the masks of some images at once may take: a CPU's cache
+
+
+def edited_cosines(
+    values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor, texts: Tensor
+) -> Tensor:
+    """`S_ij = cos(v_ij, t_j)`, (n, m), with gradients to `keep` and `texts` only.
+
+    An edited embedding that is zero throughout has the cosine 0 with any text.
+    """
+    kept = keep.T.contiguous()  # (latents, m): a latent's masks lie side by side
+    along = bag(values, indices, kept * (decoder @ texts.T)) + texts @ bias
+    linear = values * (decoder @ bias)[indices]
+    return over_norm(along, _Energy.apply(kept, values, indices, decoder, linear) + bias @ bias)
+
+
+def edited_rows(values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor) -> Tensor:
+    """Eq. 9 for row i's image and row i's mask, (n, d); `keep` is (n, latents)."""
+    return bag(values * keep.gather(1, indices), indices, decoder) + bias
+
+
+def over_norm(along: Tensor, squared: Tensor) -> Tensor:
+    """`along / (sqrt(squared) + 1e-12)`; rounding below 0 counts as 0, where the result's gradient is 0, too."""
+    there = squared > 0
+    length = torch.where(there, squared, 1).sqrt() * there
+    return along / (length + EPS)
+
+
+class _Energy(torch.autograd.Function):
+    """`m' (W_i W_i') m + 2 linear_i . m` for every image and text, (n, m), from `kept` (latents, m).
+
+    Some images at a time, so that their masks stay in the cache: the masks of all pairs would not fit the memory.
+    The backward pass computes them again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, kept: Tensor, values: Tensor, indices: Tensor, decoder: Tensor, linear: Tensor
+    ) -> Tensor:
+        """(n, m)."""
+        ctx.save_for_backward(kept, values, indices, decoder, linear)
+        energy = kept.new_empty(len(values), kept.shape[1])
+        for rows, masks, slope in _parts(kept, values, indices, decoder, linear):
+            slope += linear[rows].unsqueeze(2)  # once more: it counts twice
+            torch.sum(slope.mul_(masks), dim=1, out=energy[rows])
+        return energy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """To `kept` alone: `2 (W_i W_i' m + linear_i)`, summed over the images that a latent is active in."""
+        kept, values, indices, decoder, linear = ctx.saved_tensors
+        found = torch.zeros_like(kept)
+        for rows, _, slope in _parts(kept, values, indices, decoder, linear):
+            slope.mul_(2).mul_(gradients[0][rows].unsqueeze(1))
+            found.index_add_(0, indices[rows].flatten(), slope.flatten(0, 1))
+        return found, None, None, None, None
+
+
+def _parts(
+    kept: Tensor, values: Tensor, indices: Tensor, decoder: Tensor, linear: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Slices of images with their masks and `W_i W_i' m + linear_i`, (images, K, m) each, in reused memory."""
+    active, texts = indices.shape[1], kept.shape[1]
+    budget = CPU_BYTES if kept.device.type == "cpu" else GPU_BYTES
+    step = min(len(values), max(1, budget // max(1, active * texts * kept.element_size())))
+    room = kept.new_empty(2, step * active, texts)
+    for start in range(0, len(values), max(1, step)):
+        rows = slice(start, min(start + step, len(values)))
+        count = rows.stop - rows.start
+        masks, slope = (half[: count * active].view(count, active, texts) for half in room)
+        torch.index_select(kept, 0, indices[rows].flatten(), out=masks.view(-1, texts))
+        scaled = values[rows].unsqueeze(2) * decoder[indices[rows]]  # (images, K, d)
+        if active <= decoder.shape[1]:
+            torch.bmm(scaled @ scaled.transpose(1, 2), masks, out=slope)
+        else:
+            torch.bmm(scaled, scaled.transpose(1, 2) @ masks, out=slope)
+        slope += linear[rows].unsqueeze(2)
+        yield rows, masks, slope

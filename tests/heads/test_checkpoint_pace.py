@@ -1,0 +1,55 @@
+"""A checkpoint that is dear to write is written seldom; the log has every epoch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vlpipe.heads import checkpoint
+from vlpipe.heads.checkpoint import CHEAP, SHARE, Checkpoint
+
+
+class Clock:
+    """Seconds that pass only when told; writing takes `cost`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+        self.now, self.writes = 100.0, 0
+        original = checkpoint.save_tensors
+
+        def save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+            self.now += cost
+            self.writes += 1
+            original(path, tensors)
+
+        monkeypatch.setattr(checkpoint, "save_tensors", save)
+        monkeypatch.setattr(checkpoint.time, "monotonic", lambda: self.now)
+
+
+def test_dear_ones_take_their_share_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, head, kept = Clock(monkeypatch, cost=1.0), nn.Linear(2, 2), Checkpoint(tmp_path)
+    start = clock.now
+    for epoch in range(1, 101):
+        clock.now += 10
+        kept.save(head, epoch, {"loss": 1.0})
+    assert 0.5 * SHARE < clock.writes / (clock.now - start) <= SHARE + 0.01
+    done = Checkpoint(tmp_path).load(head)[0]
+    assert 90 < done < 100
+    assert [json.loads(line)["epoch"] for line in kept.log.read_text().splitlines()] == list(range(1, done + 1))
+
+
+def test_cheap_ones_are_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, head, kept = Clock(monkeypatch, cost=CHEAP / 2), nn.Linear(2, 2), Checkpoint(tmp_path)
+    for epoch in range(1, 11):
+        kept.save(head, epoch, {})
+    assert clock.writes == 10
+
+
+def test_the_one_that_says_stop_is_always_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, head, kept = Clock(monkeypatch, cost=1.0), nn.Linear(2, 2), Checkpoint(tmp_path)
+    kept.save(head, 1, {})
+    kept.save(head, 2, {}, stopped=True)
+    assert Checkpoint(tmp_path).load(head) == (2, {}, True)

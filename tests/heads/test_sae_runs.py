@@ -1,0 +1,103 @@
+"""Autoencoder runs in folders: tables of concepts, runs that heads stand on, features of other encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
+from vlpipe.heads.folder import Run
+
+Maker = Callable[..., Any]
+SMALL = {"k": 2, "epochs": 2, "batch_size": 8}
+
+
+def with_prompts(count: int, each: int = 1) -> list[dict[str, Any]]:
+    """Captions, and five prompts that belong to no image."""
+    captions = [
+        {"text_id": f"t{n}.{k}", "text": f"text {n} {k}", "image_id": f"i{n}", "role": "caption"}
+        for n in range(count)
+        for k in range(each)
+    ]
+    return captions + [{"text_id": f"p{n}", "text": f"concept {n}", "role": "prompt"} for n in range(5)]
+
+
+def test_a_run_reports_and_is_loaded_as_it_was(world: Maker) -> None:
+    made = world()
+    run = made.trained("sae", latents=12, **SMALL).run
+    assert {"explained_variance", "l0", "dead_latents", "latents"} <= run.scalars.keys()
+    rows = torch.from_numpy(made.arrays["enc:a", "image"]).float()
+    for ours, theirs in zip(run.head().codes(rows), Run.read(run.folder).head().codes(rows), strict=True):
+        assert torch.equal(ours, theirs)
+    assert made.trained("sae", latents=12, **SMALL).action == "skipped"
+
+
+def test_concepts_come_from_prompts_without_an_image_and_name_the_latents(world: Maker) -> None:
+    made = world(texts=with_prompts(40))
+    run = made.trained("cg_sae", **SMALL).run
+    head = run.head()
+    assert head.names == [f"concept {n}" for n in range(5)]
+    rows = made.arrays["enc:a", "text"][-5:]
+    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(head.autoencoder.W_dec.detach().numpy(), expected, atol=1e-6)
+
+
+def test_a_manifest_without_concepts_is_refused(world: Maker) -> None:
+    with pytest.raises(VlpipeError, match="role 'concept' is made of texts with the role 'prompt'"):
+        world().plan("cg_sae", **SMALL).joined.shapes()
+
+
+def test_other_heads_read_reconstructions(world: Maker) -> None:
+    made = world()
+    run = made.trained("sae", latents=12, **SMALL).run
+    rows = made.plan("ridge", sources={"image": f"enc:a::{run.id}"}).joined.sources["image"]
+    raw = torch.from_numpy(made.arrays["enc:a", "image"]).float()
+    head = run.head()
+    torch.testing.assert_close(rows.take(np.arange(5)), head.autoencoder(raw[:5]))
+
+
+def test_a_head_that_stands_on_a_run_reads_raw_rows_and_gets_its_head(world: Maker) -> None:
+    made = world()
+    run = made.trained("sae", latents=12, **SMALL).run
+    plan = made.plan("tevi", sources={"image": f"enc:a::{run.id}"})
+    raw = torch.from_numpy(made.arrays["enc:a", "image"]).float()
+    torch.testing.assert_close(plan.joined.sources["image"].take(np.arange(5)), raw[:5])
+    shapes = plan.joined.shapes()
+    for ours, theirs in zip(shapes.heads["image"].codes(raw), run.head().codes(raw), strict=True):
+        assert torch.equal(ours, theirs)
+    assert plan.provenance()["image"]["through"] == [f"{run.id}@{run.status['weights']}"]
+    assert plan.run_id() != made.plan("tevi", sources={"image": f"enc:a::{_other(made).id}"}).run_id()
+
+
+def test_standing_on_nothing_is_refused(world: Maker) -> None:
+    with pytest.raises(UsageError, match="this head stands on a finished run"):
+        world().plan("tevi")
+
+
+def test_an_autoencoder_of_another_feature_set_is_stale(world: Maker) -> None:
+    made = world()
+    run = made.trained("sae", latents=12, **SMALL).run
+    made.store("enc:b", "image", made.arrays["enc:a", "image"], weights="other")
+    with pytest.raises(StaleError, match="was trained on other 'image' features") as raised:
+        made.plan("tevi", sources={"image": f"enc:b::{run.id}"})
+    assert raised.value.exit_code == 4
+
+
+def test_a_run_that_stands_on_one_that_was_trained_again_is_stale(world: Maker) -> None:
+    made = world()
+    under = made.trained("sae", latents=12, **SMALL).run
+    upper = made.trained("tevi", sources={"image": f"enc:a::{under.id}"}, epochs=1, batch_size=8).run
+    upper.head()
+    status = under.folder / "status.json"
+    status.write_text(status.read_text().replace(under.status["weights"], "0" * 64))
+    with pytest.raises(StaleError, match="has been trained again since"):
+        Run.read(upper.folder).head()
+
+
+def _other(made: Any) -> Run:
+    found: Run = made.trained("sae", latents=12, seed=1, **SMALL).run
+    return found
