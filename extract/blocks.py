@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.known import EVERYWHERE
@@ -16,7 +15,7 @@ from vlpipe.cache_store.layout import Side
 from vlpipe.cache_store.losses import BOOKS, Loss
 from vlpipe.cache_store.values import BlockRows
 from vlpipe.extract.job import Job, Target
-from vlpipe.extract.rows import Encoded, Find, Source
+from vlpipe.extract.rows import Encoded, Find
 
 CONTENT: Mapping[Side, str] = {"image": "path", "text": "text"}
 Places = NDArray[np.int64]
@@ -30,6 +29,10 @@ class Task:
     target: Target
     places: Places | None
 
+    def count(self, block: int) -> int:
+        """How many rows that are."""
+        return len(self.target.writer.span(block) if self.places is None else self.places)
+
     def find(self, block: int) -> Find:
         """Where the block's content may be known.
 
@@ -39,27 +42,16 @@ class Task:
         before = self.target.writer.span(block).start if self.places is None else EVERYWHERE
         return partial(self.target.known.find, before=before)
 
-
-@dataclass(frozen=True)
-class Part:
-    """A task whose rows have been read."""
-
-    block: int
-    task: Task
-    find: Find
-    sources: list[Source]
-
-    def rows(self, found: Encoded) -> BlockRows:
+    def rows(self, block: int, found: Encoded) -> BlockRows:
         """The whole block; rows that were not encoded keep their values. Raises `CorruptCacheError`."""
-        places = self.task.places
-        if places is None:
+        if self.places is None:
             return BlockRows(found.rows, found.status, found.content_hash)
-        old = self.task.target.writer.read_block(self.block, places)
+        old = self.target.writer.read_block(block, self.places)
         rows = {name: np.array(values, np.float32) for name, values in old.rows.items()}
         status, content = old.status.copy(), old.content_hash.copy()
         for name, values in rows.items():
-            values[places] = found.rows[name]
-        status[places], content[places] = found.status, found.content_hash
+            values[self.places] = found.rows[name]
+        status[self.places], content[self.places] = found.status, found.content_hash
         return BlockRows(rows, status, content)
 
 
@@ -100,18 +92,3 @@ def _by_block(rows: Places, size: int) -> dict[int, Places]:
     """Ascending rows by block, counted from the block's first."""
     blocks, starts = np.unique(rows // size, return_index=True)
     return dict(zip(blocks.tolist(), np.split(rows % size, starts[1:]), strict=False))
-
-
-def sources(job: Job, todo: Mapping[int, Task], block_rows: int, parts: deque[Part]) -> Iterator[Source]:
-    """The rows to encode, in order; each block is put on `parts` when its first row is asked for."""
-    if not todo:
-        return
-    batches = job.manifest.batches(job.side, [f"{job.side}_id", CONTENT[job.side]], block_rows)
-    for block, batch in enumerate(batches):
-        if task := todo.get(block):
-            rows = batch if task.places is None else batch.take(pa.array(task.places))
-            find = task.find(block)
-            ids, contents = (column.to_pylist() for column in rows)
-            read = [Source(id, content, find) for id, content in zip(ids, contents, strict=True)]
-            parts.append(Part(block, task, find, read))
-            yield from read

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,24 @@ HEALED = 20  # lines on what was healed
     help="Folder of the stores.",
 )  # fmt: skip
 @click.option("--as", "name", help="Name of the store; default: the encoder's spec.")
-@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1))
-@click.option("--workers", type=click.IntRange(min=1), help="Threads that read pictures; default: one a core.")
+@click.option(
+    "--batch-size", default=64, show_default=True, type=click.IntRange(min=1), help="Pictures that go in together."
+)
+@click.option(
+    "--tokens-per-batch", "tokens", type=click.IntRange(min=1),
+    help="Tokens of texts that go in together, padding counted; default: 16 times the batch size, on a GPU 256.",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(min=0),
+    help="Processes that decode pictures; default: one a core. 0: none, where a broken decoder may end all.",
+)  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads of the model; rows are equal for one number."
+)
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Have a Dask cluster do it: tcp://10.0.0.1:8786, or local:N processes.",
 )
 @click.option("--max-failures", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="As a share.")
 @click.option("--retry-failed", is_flag=True, help="Encode the rows that failed before again.")
@@ -55,13 +70,15 @@ HEALED = 20  # lines on what was healed
 )
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, read as TOML; may repeat.")
 @click.option(
-    "--plan", is_flag=True, help="Only say what would be done, how large it gets, and how long it takes."
-)
+    "--plan",
+    is_flag=True,
+    help="Only say what would be done, how large it gets and how long it takes. Damaged rows and replaced "
+    "pictures are not looked for.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a store instead of a line.")
 def extract(encoders: tuple[str, ...], **options: Any) -> None:
     """Encode a manifest's images and texts with frozen models; what is in the cache already stays as it is."""
-    from vlpipe.extract.run import extract as encode
-
+    encoders = tuple(dict.fromkeys(encoders))
     if options["name"] == "":
         raise UsageError("--as '': expected a name for the store")
     if options["name"] and len(encoders) > 1:
@@ -72,8 +89,7 @@ def extract(encoders: tuple[str, ...], **options: Any) -> None:
         _tell_plans(jobs, options["as_json"])
         return
     failed: list[str] = []
-    for job in jobs:
-        summary = encode(job)
+    for summary in _summaries(jobs, options):
         _tell_healed(summary.healed)
         click.echo(_json(summary) if options["as_json"] else _line(summary))
         try:
@@ -84,10 +100,27 @@ def extract(encoders: tuple[str, ...], **options: Any) -> None:
         raise TooManyFailuresError("; ".join(failed))
 
 
+def _summaries(jobs: list[Job], options: dict[str, Any]) -> Iterator[Summary]:
+    """All images, then all texts: each is read once for all encoders."""
+    from vlpipe.extract.run import extract_all
+
+    with ExitStack() as stack:
+        cluster = None
+        if options["dask"] is not None:
+            from vlpipe.extract.cluster import Cluster
+
+            cluster = stack.enter_context(
+                closing(Cluster(options["dask"], options["threads"], options["workers"]))
+            )
+        for side in dict.fromkeys(job.side for job in jobs):
+            yield from extract_all([job for job in jobs if job.side == side], cluster)
+
+
 def _tell_plans(jobs: list[Job], as_json: bool) -> None:
     from vlpipe.cache_store.preview import Growth, check_room
     from vlpipe.extract.plan import plan, plan_line
 
+    click.echo("note: a plan reads no cached rows or pictures: damaged and replaced ones come on top", err=True)
     plans = []
     for job in jobs:
         plans.append(plan(job))
@@ -118,8 +151,10 @@ def _jobs(specs: tuple[str, ...], options: dict[str, Any]) -> list[Job]:
 
     manifest = Manifest.open(options["manifest"])
     settings = _settings(specs, options)
-    how = {key: options[key] for key in ("cache", "dtype", "batch_size", "retry_failed", "check_content")}
-    how["workers"] = options["workers"] or os.cpu_count() or 1
+    how = {
+        key: options[key] for key in ("cache", "dtype", "batch_size", "tokens", "retry_failed", "check_content")
+    }
+    how["workers"] = (os.cpu_count() or 1) if options["workers"] is None else options["workers"]
     jobs = []
     known: dict[str, None] = {}
     for spec in specs:
@@ -130,7 +165,8 @@ def _jobs(specs: tuple[str, ...], options: dict[str, Any]) -> list[Job]:
             known |= dict.fromkeys(encoder.outputs(side))
             outputs = _outputs(encoder, side, options["outputs"])
             if outputs:
-                jobs.append(Job(manifest, encoder, options["name"] or spec, side, outputs, **how))
+                name = options["name"] or spec
+                jobs.append(Job(manifest, encoder, name, side, outputs, spec=spec, settings=settings[spec], **how))
     _check_taken(options["outputs"], known)
     return jobs
 

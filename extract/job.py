@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from vlpipe.cache_store.known import KnownContent
 from vlpipe.cache_store.layout import ArraySpec, Side, store_path
@@ -37,7 +38,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Job:
-    """What to encode and how. `name` is the store's: the encoder's spec, or what `--as` says."""
+    """What to encode and how. `name` is the store's: the encoder's spec, or what `--as` says.
+
+    `batch_size`, `workers` and `tokens` are those of `Work`.
+    """
 
     manifest: Manifest
     encoder: Encoder
@@ -47,9 +51,12 @@ class Job:
     cache: Path
     dtype: str = "float16"
     batch_size: int = 64
-    workers: int = 1
+    workers: int = 0
     retry_failed: bool = False
     check_content: bool = True
+    tokens: int | None = None
+    spec: str = ""  # with the settings: how another process loads the encoder
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:
@@ -96,4 +103,5 @@ class Job:
         return Target(writer, self._work(specs))
 
     def _work(self, specs: Mapping[str, ArraySpec]) -> Work:
-        return Work(self.encoder, self.side, specs, self.manifest.image_root, self.batch_size, self.workers)
+        root = self.manifest.image_root
+        return Work(self.encoder, self.side, specs, root, self.batch_size, self.workers, self.tokens)

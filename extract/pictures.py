@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.shards import file_bytes
@@ -72,6 +72,7 @@ def decode(source: bytes | Path) -> Image.Image:
     Raises `PictureError` for what is not a whole picture, for more than `MAX_PIXELS` pixels, for sides over
     `MAX_ASPECT` to 1, and for values whose range is unclear (modes I and F).
     """
+    ImageFile.LOAD_TRUNCATED_IMAGES = False  # where something has asked Pillow to fill up what is missing
     data = source if isinstance(source, bytes) else read_bytes(source)
     if not data:
         raise PictureError("the file is empty (0 bytes)")
@@ -112,11 +113,15 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in _DEEP_GREY:
-        return _grey(_reduced(np.asarray(image, np.int64), 65535, image.mode))
+        values = np.asarray(image, np.int64)
+        grey = _reduced(values, 65535, image.mode)
+        if isinstance(clear := image.info.get("transparency"), int):  # the one grey that is
+            grey[values == clear] = BACKGROUND[0]
+        return _grey(grey)
     if image.mode == "F":
         return _grey(_reduced(np.asarray(image, np.float64), 255, "F"))
     if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
+        rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, (*BACKGROUND, 255)), rgba).convert("RGB")
     return image.convert("RGB")
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -22,33 +23,53 @@ class Failure:
     reason: str
 
 
+class BrokenWorkersError(VlpipeError):
+    """Those that prepare items cannot work at all: nothing of the items' own, so it ends the run."""
+
+
+def attempt(work: Callable[[T], R], item: T) -> R | Failure:
+    """The work's result, or why it raised; raises `BrokenWorkersError` only."""
+    try:
+        return work(item)
+    except BrokenWorkersError:
+        raise
+    except Exception as error:
+        return Failure(_reason(error))
+
+
+def nothing() -> None:
+    """A `start` or `stop` that needs nothing."""
+
+
 def prefetch(
-    work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int
+    work: Callable[[T], R],
+    items: Iterable[T],
+    workers: int,
+    ahead: int,
+    *,
+    start: Callable[[], None] = nothing,
+    stop: Callable[[], None] = nothing,
 ) -> Generator[R | Failure, None, None]:
     """The work's results in order, at most `ahead` of them begun and not yet taken.
 
-    An item whose work raises gives a `Failure`. When the consumer stops early nothing more is begun, and
-    closing the iterator waits for the items in hand only. With 0 workers the work is done where it is asked for.
+    An item whose work raises gives a `Failure`. Each thread first calls `start`. When the consumer stops early nothing more is begun, and
+    closing the iterator calls `stop`, which may end the items in hand, and waits for these. With 0 workers the
+    work is done where it is asked for.
     """
-
-    def guarded(item: T) -> R | Failure:
-        try:
-            return work(item)
-        except Exception as error:
-            return Failure(_reason(error))
-
+    tried = partial(attempt, work)
     if not workers:
-        yield from map(guarded, items)
+        yield from map(tried, items)
         return
     source = iter(items)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch")
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch", initializer=start)
     try:
-        waiting: deque[Future[R | Failure]] = deque(pool.submit(guarded, item) for item in islice(source, ahead))
+        waiting: deque[Future[R | Failure]] = deque(pool.submit(tried, item) for item in islice(source, ahead))
         while waiting:
             result = waiting.popleft().result()
-            waiting.extend(pool.submit(guarded, item) for item in islice(source, 1))
+            waiting.extend(pool.submit(tried, item) for item in islice(source, 1))
             yield result
     finally:
+        stop()
         pool.shutdown(wait=True, cancel_futures=True)
 
 

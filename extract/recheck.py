@@ -21,8 +21,9 @@ from vlpipe.extract.contracts import Encoder
 from vlpipe.extract.importing import IMPORTED
 from vlpipe.extract.load import fingerprints
 from vlpipe.extract.pictures import content_hash
+from vlpipe.extract.preparing import prepare_alone
 from vlpipe.extract.replaced import replaced_rows
-from vlpipe.extract.rows import Source, Work, encode_rows, prepare_rows
+from vlpipe.extract.rows import Work, encode_rows
 from vlpipe.manifests.manifest import Manifest
 
 STEP = 16_384  # rows of one step over a manifest
@@ -81,8 +82,7 @@ def recompute(
     specs = {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}
     work = Work(encoder, group.side, specs, manifest.image_root, batch_size, workers)
     ids, items = (_take(manifest, group.side, rows, name) for name in (f"{group.side}_id", CONTENT[group.side]))
-    prepared = prepare_rows(work, map(Source, ids, items))
-    found = encode_rows(work, prepared, len(rows))
+    found = encode_rows(work, prepare_alone(work, ids, items), len(rows))
     worst = dict.fromkeys(arrays, 0.0)
     damage = []
     for place, row in enumerate(rows.tolist()):

@@ -1,14 +1,12 @@
-"""One side of a manifest through one encoder into its store: what is missing is encoded, nothing else."""
+"""One side of a manifest through encoders into their stores: what is missing is encoded, nothing else."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +14,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vlpipe.cache_store.layout import Side, Status
-from vlpipe.cache_store.preview import check_room
+from vlpipe.cache_store.preview import Growth, check_room
 from vlpipe.cache_store.writer import StoreWriter
-from vlpipe.extract.blocks import CONTENT, Lost, Part, Task, sources, tasks
-from vlpipe.extract.failures import FailureFile
-from vlpipe.extract.job import Job, Target
+from vlpipe.extract.blocks import CONTENT, Lost, tasks
+from vlpipe.extract.job import Job
+from vlpipe.extract.passes import Lane, run_pass
 from vlpipe.extract.replaced import replaced_rows
-from vlpipe.extract.rows import Encoded, Source, encode_rows, prepare_rows
 from vlpipe.foundation.errors import TooManyFailuresError, VlpipeError
 from vlpipe.foundation.progress import progress
+
+if TYPE_CHECKING:
+    from vlpipe.extract.cluster import Cluster
 
 
 class InterruptedRunError(VlpipeError):
@@ -68,50 +68,45 @@ class Summary:
 
 
 def extract(job: Job) -> Summary:
-    """Encode the blocks of a store that are missing, and rows that are damaged or whose picture was replaced.
+    """One job; see `extract_all`."""
+    return extract_all([job])[0]
 
-    A row that fails is kept as such and listed.
+
+def extract_all(jobs: Sequence[Job], cluster: Cluster | None = None) -> list[Summary]:
+    """Encode the blocks of stores that are missing, and rows that are damaged or whose picture was replaced.
+
+    The jobs are of one side of one manifest: each of its items is read once. A row that fails is kept as such and
+    listed. The workers of a `cluster` do blocks of which all rows are to be done.
 
     Raises `StaleCacheError` for a store of something else, `ValueRangeError` for a value that does not fit,
     `CacheWriteError` where the disk cannot hold it, `InterruptedRunError`; all that was committed before stays.
     """
     started = time.monotonic()
-    check_source(job)
-    asked = job.open()
-    writer = asked.writer
-    rows = job.manifest.count(job.side)
-    lost = writer.lost(thorough=job.check_content)
-    todo = tasks(job, asked, _again(job, writer), lost)
-    check_room(job.store, writer.growth(block for block, task in todo.items() if task.places is None))
-    run = _Run(job, todo, asked)
+    runs = [_Run(job) for job in jobs]
+    _check_room(runs)
+    lanes = [run.lane for run in runs]
     try:
-        run.all_blocks()
+        with progress(_label(jobs), sum(lane.rows() for lane in lanes)) as advance:
+            if cluster:
+                from vlpipe.extract.cluster import encode_on  # which imports Dask: a second
+
+                encode_on(cluster, lanes, advance)
+            run_pass(lanes, advance)
     except KeyboardInterrupt:
-        kept = rows - writer.counts().get(Status.ABSENT, 0)
+        kept = ", ".join(str(run.kept()) for run in runs)
+        rows = f"{jobs[0].manifest.count(jobs[0].side)} {jobs[0].side} rows"
         raise InterruptedRunError(
-            f"interrupted: {kept} of {rows} {job.side} rows are kept; the same command goes on from there"
+            f"interrupted: {kept} of {rows} are kept; the same command goes on from there"
         ) from None
     finally:
-        run.failures.keep(partial(_still_failed, writer))
-    counts = writer.counts()
-    _check_complete(writer, counts.get(Status.ABSENT, 0))
-    return Summary(
-        encoder=job.name,
-        side=job.side,
-        store=str(job.store),
-        outputs=tuple(asked.work.outputs),
-        rows=rows,
-        encoded=run.encoded,
-        copied=run.copied,
-        already=rows - run.encoded - run.copied,
-        ok=counts.get(Status.OK, 0),
-        cut=counts.get(Status.CUT, 0),
-        failed=counts.get(Status.FAILED, 0),
-        zero_norm=run.zero_norm,
-        seconds=round(time.monotonic() - started, 3),
-        failures=str(run.failures.path) if counts.get(Status.FAILED, 0) else None,
-        healed=_healed(writer, lost),
-    )
+        for run in runs:
+            run.lane.failures.keep(partial(_still_failed, run.writer))
+    seconds = round(time.monotonic() - started, 3)
+    return [run.summary(seconds) for run in runs]
+
+
+def _label(jobs: Sequence[Job]) -> str:
+    return f"{', '.join(job.name for job in jobs)} {jobs[0].side}"
 
 
 def check_source(job: Job) -> None:
@@ -160,53 +155,49 @@ def _check_complete(writer: StoreWriter, absent: int) -> None:
 
 
 class _Run:
-    """The pass over a store's blocks, and what it counts."""
+    """One job: what it finds, and what it tells in the end."""
 
-    def __init__(self, job: Job, todo: Mapping[int, Task], asked: Target) -> None:
-        self.job, self.todo, self.asked = job, todo, asked
-        self.failures = FailureFile(job.store)
-        self.encoded = 0
-        self.copied = 0
-        self.zero_norm = 0
+    def __init__(self, job: Job) -> None:
+        check_source(job)
+        self.job = job
+        self.asked = job.open()
+        self.writer = self.asked.writer
+        self.lost = self.writer.lost(thorough=job.check_content)
+        todo = tasks(job, self.asked, _again(job, self.writer), self.lost)
+        self.growth = self.writer.growth(block for block, task in todo.items() if task.places is None)
+        self.lane = Lane(job, self.asked, todo)
+        self._rows = job.manifest.count(job.side)
 
-    def all_blocks(self) -> None:
-        """Encode what is to be done of each block, in order.
+    def kept(self) -> int:
+        """Rows that are committed now."""
+        return self._rows - self.writer.counts().get(Status.ABSENT, 0)
 
-        Rows are prepared ahead over the ends of blocks; those of a block that another process holds are dropped.
-        """
-        parts: deque[Part] = deque()
-        read = sources(self.job, self.todo, self.asked.writer.block_rows, parts)
-        prepared = prepare_rows(self.asked.work, read)
-        with progress(f"{self.job.name} {self.job.side}", self._total()) as advance, closing(prepared):
-            for first in prepared:  # asking for it has filled `parts`
-                part = parts.popleft()
-                results = islice(chain([first], prepared), len(part.sources))
-                target = part.task.target
-                with target.writer.claim(part.block) as mine:
-                    if mine:
-                        self._finish(part, encode_rows(target.work, results, len(part.sources), part.find))
-                deque(results, maxlen=0)
-                advance(len(part.sources))
+    def summary(self, seconds: float) -> Summary:
+        """Of the whole store. Raises `VlpipeError` where another process holds some of its blocks."""
+        counts = self.writer.counts()
+        _check_complete(self.writer, counts.get(Status.ABSENT, 0))
+        lane = self.lane
+        return Summary(
+            encoder=self.job.name,
+            side=self.job.side,
+            store=str(self.job.store),
+            outputs=tuple(self.asked.work.outputs),
+            rows=self._rows,
+            encoded=lane.encoded,
+            copied=lane.copied,
+            already=self._rows - lane.encoded - lane.copied,
+            ok=counts.get(Status.OK, 0),
+            cut=counts.get(Status.CUT, 0),
+            failed=counts.get(Status.FAILED, 0),
+            zero_norm=lane.zero_norm,
+            seconds=seconds,
+            failures=str(lane.failures.path) if counts.get(Status.FAILED, 0) else None,
+            healed=_healed(self.writer, self.lost),
+        )
 
-    def _total(self) -> int:
-        span = self.asked.writer.span
-        return sum(len(span(block) if t.places is None else t.places) for block, t in self.todo.items())
 
-    def _finish(self, part: Part, found: Encoded) -> None:
-        self._list(found, part.sources)
-        given = part.rows(found)
-        part.task.target.writer.write(part.block, given.rows, given.status, given.content_hash)
-        for target in {id(task.target): task.target for task in self.todo.values()}.values():
-            target.known.add(part.block)
-        self.encoded += len(part.sources) - found.copied
-        self.copied += found.copied
-        self.zero_norm += found.zero_norm()
-
-    def _list(self, found: Encoded, read: list[Source]) -> None:
-        """Before the block is committed: a failed row in a store always has its reason."""
-        what = CONTENT[self.job.side]
-        records = [
-            {"id": read[row].id, what: read[row].content, "reason": reason}
-            for row, reason in found.failures.items()
-        ]
-        self.failures.add(records)
+def _check_room(runs: Sequence[_Run]) -> None:
+    """All stores together must fit; they lie in one cache."""
+    for run in runs:
+        check_room(run.job.store, run.growth)
+    check_room(runs[0].job.cache, Growth(sum(r.growth.bytes for r in runs), sum(r.growth.files for r in runs)))

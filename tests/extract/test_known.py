@@ -15,6 +15,7 @@ from toys.mini import captions, counts, job, manifest, store_files
 from vlpipe.cache_store.donors import KnownRow
 from vlpipe.cache_store.layout import ArraySpec, Status, marker_path
 from vlpipe.cache_store.reader import open_features
+from vlpipe.extract import decoding
 from vlpipe.extract import rows as extract_rows
 from vlpipe.extract.job import Job
 from vlpipe.extract.load import load_encoder
@@ -74,8 +75,8 @@ def test_texts_are_equal_by_their_bytes_only(photos: Path, tmp_path: Path) -> No
 def test_a_known_picture_is_not_decoded(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extract(job(manifest(tmp_path / "m", photos, OLD, []), tmp_path / "c"))
     decoded = []
-    real = extract_rows.decode
-    monkeypatch.setattr(extract_rows, "decode", lambda data: decoded.append(1) or real(data))
+    real = decoding.decode
+    monkeypatch.setattr(decoding, "decode", lambda data: decoded.append(1) or real(data))
     extract(job(manifest(tmp_path / "n", photos, grown(), []), tmp_path / "c"))
     assert len(decoded) == 20
 

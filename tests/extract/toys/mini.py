@@ -30,7 +30,7 @@ def captions(count: int) -> list[str]:
 def job(found: Manifest, cache: Path, side: Side = "image", settings: Any = None, **options: Any) -> Job:
     encoder = load_encoder(f"toys.toy:Toy:{options.pop('model', 'm')}", settings or {})
     outputs = options.pop("outputs", ("pooled",))
-    return Job(found, encoder, "toy", side, outputs, cache, **{"workers": 2, "batch_size": 16, **options})
+    return Job(found, encoder, "toy", side, outputs, cache, **{"batch_size": 16, **options})
 
 
 def counts(summary: Summary) -> tuple[int, int, int, int, int]:
