@@ -38,21 +38,15 @@ def attempt(work: Callable[[T], R], item: T) -> R | Failure:
 
 
 def nothing() -> None:
-    """A `start` or `stop` that needs nothing."""
+    """A `stop` with nothing to stop."""
 
 
 def prefetch(
-    work: Callable[[T], R],
-    items: Iterable[T],
-    workers: int,
-    ahead: int,
-    *,
-    start: Callable[[], None] = nothing,
-    stop: Callable[[], None] = nothing,
+    work: Callable[[T], R], items: Iterable[T], workers: int, ahead: int, stop: Callable[[], None] = nothing
 ) -> Generator[R | Failure, None, None]:
     """The work's results in order, at most `ahead` of them begun and not yet taken.
 
-    An item whose work raises gives a `Failure`. Each thread first calls `start`. When the consumer stops early nothing more is begun, and
+    An item whose work raises gives a `Failure`. When the consumer stops early nothing more is begun, and
     closing the iterator calls `stop`, which may end the items in hand, and waits for these. With 0 workers the
     work is done where it is asked for.
     """
@@ -61,7 +55,7 @@ def prefetch(
         yield from map(tried, items)
         return
     source = iter(items)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch", initializer=start)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch")
     try:
         waiting: deque[Future[R | Failure]] = deque(pool.submit(tried, item) for item in islice(source, ahead))
         while waiting:

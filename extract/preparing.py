@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-import torch
-
 from vlpipe.cache_store.donors import KnownRow
 from vlpipe.extract.contracts import ImageItem, Item, TextItem
 from vlpipe.extract.decoding import Decoders
@@ -60,17 +58,11 @@ def prepare_rows(works: Sequence[Work], sources: Iterable[Source[T]]) -> Generat
     with ExitStack() as stack:
         decoders = stack.enter_context(closing(Decoders(workers)))
         prepare = partial(_prepare, works, decoders)
-        hooks = {"start": _take_one_core, "stop": decoders.stop}
-        prepared = stack.enter_context(closing(prefetch(prepare, sources, workers, ahead, **hooks)))
+        prepared = stack.enter_context(closing(prefetch(prepare, sources, workers, ahead, decoders.stop)))
         for ready in prepared:
             if isinstance(ready, Failure):
                 raise TypeError(f"preparing failed outside of any item: {ready.reason}")
             yield ready
-
-
-def _take_one_core() -> None:
-    """In a thread that prepares: each would start as many more as the model has, for one small picture."""
-    torch.set_num_threads(1)  # of this thread
 
 
 def prepare_alone(work: Work, ids: Iterable[str], contents: Iterable[str]) -> Iterator[Result]:
