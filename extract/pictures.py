@@ -21,7 +21,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.shards import file_bytes
 
-CODE = 1  # version: raised when the same file would give other pixels
+CODE = 2  # version: raised when the same file would give other pixels
 BACKGROUND = (255, 255, 255)
 MAX_PIXELS = 89_478_485  # Pillow's own limit, 1/4 GiB of RGB; kept on here even where something has lifted it
 MAX_ASPECT = 200  # longer pictures would be blown up to hundreds of megabytes by a resize of the short edge

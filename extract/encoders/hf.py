@@ -34,7 +34,7 @@ from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.files import digest
 
-CODE = 1  # version: raised when the same model and item would give another row
+CODE = 2  # version: raised when the same model and item would give another row
 _SIDE: Mapping[Side, tuple[str, ...]] = {"image": ("vision", "visual"), "text": ("text",)}  # parts of two towers
 _UNUSED = ("pooler.", "mask_token")  # tensors that no output reads: a checkpoint may lack them
 _UNIMPORTANT = (

@@ -31,7 +31,7 @@ from vlpipe.extract.tokens import clip_token_count, clip_tokenizer_digest
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.files import canonical_json
 
-CODE = 1  # version: raised when the same model and item would give another row
+CODE = 2  # version: raised when the same model and item would give another row
 
 
 class OpenClip:
