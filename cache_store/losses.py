@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from vlpipe.cache_store.arrays import StoredArray
 from vlpipe.cache_store.errors import CacheReadError, CorruptCacheError
-from vlpipe.cache_store.layout import CONTENT_HASH, STATUS
 from vlpipe.cache_store.markers import Marker
 
-BOOKS = (STATUS, CONTENT_HASH)
 THREADS = 2  # one reads while the other sums
 AHEAD = 32  # blocks in work or waiting
 

@@ -10,9 +10,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from vlpipe.cache_store.group import BOOKS
 from vlpipe.cache_store.known import EVERYWHERE
 from vlpipe.cache_store.layout import Side
-from vlpipe.cache_store.losses import BOOKS, Loss
+from vlpipe.cache_store.losses import Loss
 from vlpipe.cache_store.values import BlockRows
 from vlpipe.extract.job import Job, Target
 from vlpipe.extract.rows import Encoded, Find

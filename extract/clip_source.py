@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +16,7 @@ import torch
 
 from vlpipe.cache_store.layout import Side
 from vlpipe.extract.compute import Precision
-from vlpipe.extract.hub import hub_answers, offline
+from vlpipe.extract.hub import guarded, hub_answers
 from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 from vlpipe.foundation.files import canonical_json, digest
@@ -193,15 +191,5 @@ class Source:
         return says
 
     def _guarded(self, call: Any, *given: Any, **options: Any) -> Any:
-        logging.disable(logging.CRITICAL)  # what the library logs is said again by what it raises
-        try:
-            with offline() if self.offline else nullcontext():
-                return call(*given, **options)
-        except Exception as error:  # the library and the hub raise of every kind
-            reason = " ".join(str(error).split())[:300]
-            raise VlpipeError(
-                f"'{self.spec}' cannot be loaded: {type(error).__name__}: {reason}; without a network give a "
-                "local checkpoint, open_clip:MODEL@FILE, or a folder"
-            ) from None
-        finally:
-            logging.disable(logging.NOTSET)
+        hint = "without a network give a local checkpoint, open_clip:MODEL@FILE, or a folder"
+        return guarded(self.spec, hint, self.offline, call, *given, **options)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from vlpipe.foundation.errors import VlpipeError
 
 SECONDS = 10  # as long as the library waits for one file's header
 
@@ -33,3 +37,16 @@ def offline() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+def guarded(spec: str, hint: str, without_hub: bool, call: Any, *given: Any, **options: Any) -> Any:
+    """A model library's result; whatever it raises becomes a `VlpipeError` of one line that ends in the hint."""
+    logging.disable(logging.CRITICAL)  # what the library logs is said again by what it raises
+    try:
+        with offline() if without_hub else nullcontext():
+            return call(*given, **options)
+    except Exception as error:  # the library and the hub raise of every kind
+        reason = " ".join(str(error).split())[:300]
+        raise VlpipeError(f"'{spec}' cannot be loaded: {type(error).__name__}: {reason}; {hint}") from None
+    finally:
+        logging.disable(logging.NOTSET)

@@ -118,6 +118,16 @@ class Shapes:
             )
         return shape[0]
 
+    def shared_width(self, head: str) -> int:
+        """The one width of images and texts; raises `VlpipeError`, for this head, where they differ."""
+        image, text = self.width("image"), self.width("text")
+        if image != text:
+            raise VlpipeError(
+                f"images have {image} values a row and texts {text}: '{head}' needs one space for both; "
+                "send the images through a finished ridge run first (--source image=SPEC#OUTPUT::RUN)"
+            )
+        return text
+
 
 class Head(Protocol):
     """A small model on cached features. Also an `nn.Module`, whose state dict is what a run keeps.

@@ -10,10 +10,8 @@ read; layers are numbered as in `timm_trunk`.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +27,7 @@ from vlpipe.extract.block_states import ImageState, kernels, layer_specs
 from vlpipe.extract.compute import DTYPE, Precision, exact, pick_device
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
-from vlpipe.extract.hub import hub_answers, offline
+from vlpipe.extract.hub import guarded, hub_answers
 from vlpipe.extract.output_names import layer_of
 from vlpipe.extract.timm_trunk import TimmTrunk
 from vlpipe.foundation.config import Config
@@ -188,20 +186,10 @@ class Source:
 
     def guarded(self, call: Any, *given: Any, **options: Any) -> Any:
         """The call's result; whatever it raises becomes a `VlpipeError` of one line."""
-        logging.disable(logging.CRITICAL)  # what the library logs is said again by what it raises
-        try:
-            with offline() if self.offline else nullcontext():
-                return call(*given, **options)
-        except Exception as error:  # the library and the hub raise of every kind
-            reason = " ".join(str(error).split())[:300]
-            hint = "without a network give a local checkpoint, timm:MODEL@FILE, or a folder"
-            if self.file is not None:
-                hint = f"expected a file with weights of {self.name}"
-            raise VlpipeError(
-                f"'{self.spec}' cannot be loaded: {type(error).__name__}: {reason}; {hint}"
-            ) from None
-        finally:
-            logging.disable(logging.NOTSET)
+        hint = "without a network give a local checkpoint, timm:MODEL@FILE, or a folder"
+        if self.file is not None:
+            hint = f"expected a file with weights of {self.name}"
+        return guarded(self.spec, hint, self.offline, call, *given, **options)
 
     def _check(self, folder: Path) -> None:
         if self.file is not None:

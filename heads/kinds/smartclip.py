@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vlpipe.foundation.errors import VlpipeError
 from vlpipe.heads.contracts import Batch, Shapes
 from vlpipe.heads.tevi_head import MaskConfig, MaskNetwork, TextConditioned
 from vlpipe.heads.tevi_losses import own_cosines
@@ -32,13 +31,8 @@ class Smartclip(TextConditioned):
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         super().__init__(config, shapes)
-        image, text = shapes.width("image"), shapes.width("text")
-        if image != text:
-            raise VlpipeError(
-                f"images have {image} values a row and texts {text}: 'smartclip' needs one space for both; "
-                "send the images through a finished ridge run first (--source image=SPEC#OUTPUT::RUN)"
-            )
-        self.network = MaskNetwork(text, config.hidden or text, image)
+        width = shapes.shared_width("smartclip")
+        self.network = MaskNetwork(width, config.hidden or width, width)
 
     @property
     def latents(self) -> int:

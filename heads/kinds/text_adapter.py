@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from vlpipe.foundation.errors import VlpipeError
 from vlpipe.heads.contracts import Batch, Shapes
 from vlpipe.heads.tevi_head import TextConditioned, TextConfig
 from vlpipe.heads.vectors import cosine_pairs, cosines, unit
@@ -27,12 +26,7 @@ class TextAdapter(TextConditioned):
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         super().__init__(config, shapes)
-        image, text = shapes.width("image"), shapes.width("text")
-        if image != text:
-            raise VlpipeError(
-                f"images have {image} values a row and texts {text}: 'text_adapter' needs one space for both; "
-                "send the images through a finished ridge run first (--source image=SPEC#OUTPUT::RUN)"
-            )
+        shapes.shared_width("text_adapter")
 
     def batch_cosines(self, images: Tensor, raw: Tensor) -> Tensor:
         """Cosines of all pairs (B, B)."""

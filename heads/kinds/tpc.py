@@ -12,7 +12,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vlpipe.foundation.errors import VlpipeError
 from vlpipe.heads import tpc_losses as losses
 from vlpipe.heads.contracts import Batch, GradientConfig, Role, Shapes
 from vlpipe.heads.gradient import GradientHead
@@ -48,16 +47,11 @@ class Tpc(GradientHead):
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         super().__init__(config)
-        image, text = shapes.width("image"), shapes.width("text")
-        if image != text:
-            raise VlpipeError(
-                f"images have {image} values a row and texts {text}: 'tpc' needs one space for both; "
-                "send the images through a finished ridge run first (--source image=SPEC#OUTPUT::RUN)"
-            )
+        width = shapes.shared_width("tpc")
         self.config = config
-        self.filter = nn.Linear(text, text)
+        self.filter = nn.Linear(width, width)
         with torch.no_grad():
-            self.filter.weight.copy_(torch.eye(text))
+            self.filter.weight.copy_(torch.eye(width))
             self.filter.bias.zero_()
 
     def core(self, t: Tensor) -> Tensor:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,19 @@ sys.path.insert(0, str(Path(__file__).parent))  # for toys/, which the command l
 
 WORDS = ["a", "photo", "of", "the", "red", "blue", "dog", "cat", "on", "mat", "and", "runs", "house", "tree"]
 WORDS += ["bird", "fish", "hat"]
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """No name is resolved; every pause before a retry is listed instead."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    found: list[float] = []
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(time, "sleep", found.append)
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

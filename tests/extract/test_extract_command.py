@@ -12,26 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from toys.mini import BAD, job, manifest, store_files
+from toys.mini import BAD, command, job, manifest, store_files
 
 from vlpipe.extract.run import extract
 from vlpipe.manifests.manifest import Manifest
 from vlpipe.pipeline import run
 
 TOYS = Path(__file__).parent
-
-
-def command(found: Manifest, cache: Path, *more: str) -> list[str]:
-    return [
-        "extract",
-        "--manifest",
-        str(found.folder),
-        "--cache",
-        str(cache),
-        "--encoder",
-        "toys.toy:Toy:m",
-        *more,
-    ]
 
 
 def test_killed_in_the_middle_then_the_same_command(good: Manifest, tmp_path: Path) -> None:

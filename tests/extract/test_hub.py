@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.server
 import shutil
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,19 +16,6 @@ from vlpipe.extract.encoders import hf
 from vlpipe.extract.encoders.hf import Hf, HfConfig
 from vlpipe.extract.hub import hub_answers
 from vlpipe.foundation.errors import VlpipeError
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """No name is resolved; every pause before a retry is listed instead."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    found: list[float] = []
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(time, "sleep", found.append)
-    return found
 
 
 @pytest.fixture
@@ -57,18 +42,18 @@ def test_an_answer_of_any_kind_counts(endpoint: str, monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_network_an_unknown_model_is_one_error_at_once(
-    waits: list[float], capfd: pytest.CaptureFixture[str]
+    no_network: list[float], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(
         VlpipeError, match="hf:no/such: AutoModel cannot be loaded from the hub or its local cache"
     ):
         Hf("no/such", HfConfig())
-    assert waits == []
+    assert no_network == []
     assert capfd.readouterr().err == ""
 
 
 def test_without_a_network_a_model_in_the_cache_is_loaded(
-    waits: list[float], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    no_network: list[float], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "models--some--bert"
     shutil.copytree(bert, place / "snapshots" / "abc")
@@ -76,7 +61,7 @@ def test_without_a_network_a_model_in_the_cache_is_loaded(
     (place / "refs" / "main").write_text("abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     cached, local = (Hf(name, HfConfig(device="cpu")) for name in ("some/bert", str(bert)))
-    assert waits == []
+    assert no_network == []
     assert cached.identity("text") == local.identity("text")
     assert torch.equal(
         cached.model.embeddings.word_embeddings.weight, local.model.embeddings.word_embeddings.weight

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,19 +24,6 @@ RANDOM = OpenClipConfig(device="cpu", random_init=True)
 CLOSE = {"rtol": 0, "atol": 1e-5}
 OPENAI = {"mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
 SIGLIP = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic", "resize_mode": "squash"}
-
-
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """No name is resolved; every pause before a retry is listed instead."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    found: list[float] = []
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(time, "sleep", found.append)
-    return found
 
 
 def named(

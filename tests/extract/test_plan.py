@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys.mini import BAD, captions, job, manifest
+from toys.mini import BAD, captions, command, job, manifest
 
 from vlpipe.cache_store import preview
 from vlpipe.cache_store.errors import CacheWriteError, StaleCacheError
@@ -163,19 +163,6 @@ class Disk:
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview.os, "statvfs", lambda path: Disk(5000))
-
-
-def command(found: Manifest, cache: Path, *more: str) -> list[str]:
-    return [
-        "extract",
-        "--manifest",
-        str(found.folder),
-        "--cache",
-        str(cache),
-        "--encoder",
-        "toys.toy:Toy:m",
-        *more,
-    ]
 
 
 def run(arguments: list[str]) -> int:

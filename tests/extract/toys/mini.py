@@ -23,6 +23,19 @@ def manifest(folder: Path, root: Path, paths: list[str], texts: list[str]) -> Ma
     )  # fmt: skip
 
 
+def command(found: Manifest, cache: Path, *more: str) -> list[str]:
+    return [
+        "extract",
+        "--manifest",
+        str(found.folder),
+        "--cache",
+        str(cache),
+        "--encoder",
+        "toys.toy:Toy:m",
+        *more,
+    ]
+
+
 def captions(count: int) -> list[str]:
     return [f"{'a' * (n % 5)}{'b' * (n % 3)} {n}" + " long long" * (n % 7) for n in range(count)]
 
