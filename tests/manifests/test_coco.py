@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from miniature import caption, dump, touch
 
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.manifests.build import build
@@ -19,22 +20,6 @@ COCO = [
     ("train2014", "COCO_train2014_000000000009.jpg", "train", [30, 31, 32]),
     ("val2014", "COCO_val2014_000000000042.jpg", "val", [4]),
 ]
-
-
-def touch(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"jpeg")
-
-
-def dump(path: Path, data: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data), encoding="utf-8")
-    return path
-
-
-def caption(name: str, place: int) -> str:
-    return f"Caption {place} of {name}, «with» \u2028 odd marks. "
 
 
 def made(name: str, root: Path, out: Path, **settings: Any) -> tuple[Manifest, list[str]]:

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from miniature import dump, made, rows, touch
 
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.manifests.build import build
-from vlpipe.manifests.manifest import Manifest
 
 SUBSETS = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 KINDS = ("same_concept", "diff_concept", "rand_voca", "danger")
 PUBLISHED = r"expected .*published at https://"
-
-
-def touch(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"jpeg")
-
-
-def dump(path: Path, data: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data))
-    return path
-
-
-def made(name: str, root: Path, out: Path, **settings: Any) -> Manifest:
-    manifest = build(name, root, out, settings)
-    manifest.verify()
-    return manifest
-
-
-def rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    texts = manifest.table("text").to_pylist()
-    return {row["text_id"]: {k: v for k, v in row.items() if v not in (None, [])} for row in texts}
 
 
 def pair(file: str, words: str) -> dict[str, str]:

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from miniature import caption, dump, touch
 
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.manifests.build import build
 from vlpipe.manifests.manifest import Manifest
 
 FLICKR = {"1.jpg": "train", "22.jpg": "val", "3.jpg": "test"}
-
-
-def touch(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"jpeg")
-
-
-def dump(path: Path, data: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data), encoding="utf-8")
-    return path
-
-
-def caption(name: str, place: int) -> str:
-    return f"Caption {place} of {name}, «with» \u2028 odd marks. "
 
 
 def flickr_karpathy(root: Path, name: str = "flickr30k") -> Path:
