@@ -25,6 +25,7 @@ COMMANDS = {
         "Train whole towers with OBJECTIVE on a manifest's images and captions.",
     ),
     "cache": ("vlpipe.pipeline:cache", "Look after the features that are cached."),
+    "recipe": ("vlpipe.pipeline:recipe", "Repeat a paper's table: its commands, and its figures beside ours."),
     "list": ("vlpipe.pipeline:list_shelf", "List what can be named on the command line."),
     "demo": ("vlpipe.pipeline:demo", "Run the main job on made-up digits with the bundled encoder."),
     "doctor": ("vlpipe.pipeline:doctor", "Show versions and check that this installation works."),
@@ -46,6 +47,17 @@ CACHE_COMMANDS = {
     "gc": ("vlpipe.heads.commands:gc", "Delete what nothing refers to."),
     "export": ("vlpipe.cache_store.commands:export", "Write an output's rows to safetensors, npz or Parquet."),
     "import": ("vlpipe.extract.tools.commands:import_", "Make a store of features from an .npy file."),
+}
+RECIPE_COMMANDS = {
+    "list": ("vlpipe.evaluate.recipes.commands:list_recipes", "List the recipes and what they reproduce."),
+    "show": (
+        "vlpipe.evaluate.recipes.commands:show",
+        "Show a recipe's needs, settings, commands, and the paper's figures.",
+    ),
+    "run": (
+        "vlpipe.evaluate.recipes.commands:run",
+        "Run a recipe's commands, and set its numbers beside the paper's.",
+    ),
 }
 SHELVES = {
     "encoders": "vlpipe.extract.contracts:SHELF",
@@ -110,6 +122,11 @@ def manifest() -> None:
 @click.command(cls=Lazy, table=CACHE_COMMANDS, what="cache command")
 def cache() -> None:
     """Look after the features that are cached."""
+
+
+@click.command(cls=Lazy, table=RECIPE_COMMANDS, what="recipe command")
+def recipe() -> None:
+    """Repeat a paper's table: its commands, and its figures beside ours."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,8 +5,9 @@
 
 trains one head over three seeds with vlpipe's own command, on a manifest with hard negatives whose photos and
 texts are in the cache (`benchmarks/RESULTS.md` has the commands), and prints, in percent, for validation and test
-photos: image-to-text and text-to-image Recall@1, and the share of captions that score above their own hard
-negative (binary Recall@1, ties are wrong). SugarCrepe's pairs are never trained on.
+photos: image-to-text and text-to-image Recall@1, the share of captions that score above their own hard negative
+(binary Recall@1, ties are wrong), and above that and three captions of other photos (5-way). SugarCrepe is never
+trained on.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from vlpipe.evaluate.asked import Asked
-from vlpipe.evaluate.scoring import Scorer
-from vlpipe.heads.ranks import ranks
-from vlpipe.heads.runs import Run, open_joined
+from vlpipe.evaluate.run import evaluate
+from vlpipe.heads.runs import Run
 
 IMAGE, TEXT = "hf:build/real-models/dinov2-small#cls", "hf:build/real-models/all-MiniLM-L6-v2#mean"
+SHOWN = {
+    "retrieval": {"i2t_recall@1": "i2t", "t2i_recall@1": "t2i"},
+    "compositionality": {"binary_recall@1": "binary", "choice5_recall@1": "5-way"}
+    | {f"binary_recall@1:{family}": f"binary {family}" for family in ("replace", "add", "swap")},
+}
 Numbers = dict[str, float]
 
 
@@ -43,29 +45,14 @@ def train(arguments: argparse.Namespace) -> list[Run]:
 
 
 def numbers(run: Run, manifest: Path, cache: Path, split: str) -> Numbers:
-    """Recalls and binary Recall@1 of one run on one split, in percent."""
-    joined = open_joined(run, manifest, cache)
-    images, captions = Asked.of(joined, split, ["caption"], manifest).usable()
-    _, negatives = Asked.of(joined, split, ["hard_negative"], manifest).usable()
-    head = run.head().double()
-    local = np.full(len(joined.image_ids), -1, dtype=np.int64)
-    local[images] = np.arange(len(images))
-    found = ranks(Scorer(head, joined, images, captions), local[joined.text_image[captions]], len(images))
-    both = Scorer(head, joined, images, np.concatenate([joined.tables.text_source[negatives], negatives]))
-    owner = local[joined.text_image[negatives]]
-    right, wrong = (both.pairs(owner, np.arange(len(negatives)) + start).numpy() for start in (0, len(negatives)))
-    shares = {"i2t": found.i2t.recall(1), "t2i": found.t2i.recall(1), "binary": float((right > wrong).mean())}
-    if split == "test":
-        shares |= {
-            f"binary {name}": float(v.mean()) for name, v in by_kind(joined, negatives, right > wrong).items()
-        }
-    return {name: 100 * share for name, share in shares.items()}
-
-
-def by_kind(joined: Any, negatives: npt.NDArray[np.int64], hits: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Hits of replaced, added and swapped words, where the ids say which (SugarCrepe's do)."""
-    kinds = np.array([joined.text_ids[p].partition("_")[0] for p in negatives])
-    return {kind: hits[kinds == kind] for kind in ("replace", "add", "swap") if (kinds == kind).any()}
+    """Recalls and binary Recall@1 of one run on one split, in percent; by family of negatives on test photos."""
+    found: Numbers = {}
+    for task, names in SHOWN.items():
+        done = evaluate(run.folder.parent, run.id, task, split, manifest=manifest, cache=cache)
+        found |= {shown: 100 * done.entries[name].value for name, shown in names.items() if name in done.entries}
+    if split != "test":
+        return {name: value for name, value in found.items() if " " not in name}
+    return found
 
 
 def told(name: str, found: list[Numbers]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Evaluation:
     """One run's numbers for one task: ledger entries by metric, the per-query rows, what to tell the reader.
 
-    `reused`: all was there already and nothing was computed or appended.
+    `reused`: all was there already and nothing was computed or appended. `manifest` is the folder of the manifest.
     """
 
     run: str
@@ -44,6 +44,7 @@ class Evaluation:
     reused: bool
     notes: list[str]
     made_by: Task
+    manifest: Path
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Question:
     bootstrap: Bootstrap
     manifest: str  # digest
     asked: Asked
+    folder: Path  # of the manifest
     beside: Beside | None = None
 
     def answer(self, inputs: Inputs) -> Evaluation:
@@ -92,7 +94,8 @@ class Question:
             entries = self.entries(rows, digest(identity))
             results.append(ledger, entries.values())
         notes = [*told, *kept.notes, *self.task.notes({name: entry.value for name, entry in entries.items()})]
-        return Evaluation(self.run.id, self.task_name, self.split, entries, rows, path, reused, notes, self.task)
+        asked = self.run.id, self.task_name, self.split
+        return Evaluation(*asked, entries, rows, path, reused, notes, self.task, self.folder)
 
     def identity(self, inputs: Inputs) -> dict[str, Any]:
         """All that decides the rows and the numbers."""
@@ -172,9 +175,10 @@ class Question:
 def notes_of(inputs: Inputs) -> list[str]:
     """What a reader must know of the rows: candidates that ask nothing, and zero vectors."""
     notes = []
-    texts = int((inputs.text_image < 0).sum())
-    images = len(inputs.image_ids) - len(np.unique(inputs.text_image[inputs.text_image >= 0]))
-    if images or texts:
+    owners = inputs.text_image[np.array(inputs.columns["role"], dtype=object) == "caption"]
+    texts = int((owners < 0).sum())
+    images = len(inputs.image_ids) - len(np.unique(owners[owners >= 0]))
+    if len(owners) and (images or texts):
         notes.append(f"{images} images without a text and {texts} texts without an image are candidates only")
     zeros = [f"{number} of role '{role}'" for role, number in inputs.zeros().items() if number]
     if zeros:

@@ -34,14 +34,15 @@ class Asked:
         every = np.ones(len(joined.image_ids), dtype=np.bool_)
         own = every if split is None else joined.split == canonical(split)
         wanted = np.append(own, True)  # position -1: no image
+        kinds = kinds if joined.text_roles else ()  # a run of images alone is asked about no text
         texts = np.flatnonzero(wanted[joined.text_image] & np.isin(joined.text_role, list(kinds)))
         return cls(joined, np.flatnonzero(own), _of_split(split, texts, joined, manifest))
 
     def usable(self) -> tuple[IntArray, IntArray]:
         """Positions of the images and texts that can be scored; a text of an image that cannot be is none."""
         seen = np.append(self.joined.seen, True)  # position -1: no image
-        has_row = self.joined.sources[self.joined.text_roles[0]].usable
-        there = has_row[self.texts] & seen[self.joined.text_image[self.texts]]
+        has_row = [self.joined.sources[role].usable for role in self.joined.text_roles[:1]]
+        there = np.all([rows[self.texts] for rows in has_row], axis=0) & seen[self.joined.text_image[self.texts]]
         return self.images[seen[self.images]], self.texts[there]
 
     def left_out(self) -> dict[str, int]:
@@ -62,7 +63,7 @@ class Asked:
     def check_encoded(self) -> None:
         """Raise `NotCachedError` when some rows were never encoded: numbers over the others would be too good."""
         missing = {}
-        for role in (*self.joined.image_roles, self.joined.text_roles[0]):
+        for role in (*self.joined.image_roles, *self.joined.text_roles[:1]):
             features = self.joined.sources[role].features
             asked = self.images if features.side == "image" else self.texts
             absent = int((features.status[asked] == Status.ABSENT).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,18 @@ FULL = click.option("--full", is_flag=True, help="Every number, not the main one
 @click.command("eval")
 @click.option("--run", "run_ids", multiple=True, metavar="ID", help="A finished run; may be given several times.")
 @click.option("--all", "every", is_flag=True, help="Every finished run.")
-@click.option("--task", default="retrieval", show_default=True, help="See `vlpipe list tasks`.")
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    default=("retrieval",),
+    show_default=True,
+    metavar="NAME",
+    help="See `vlpipe list tasks`; may be given several times.",
+)
 @click.option("--split", default="test", show_default=True, help="Which images, by the run's split rule; or all.")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the task, e.g. 'ks=[1,5]'."
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the tasks, e.g. 'ks=[1,5]'."
 )
 @click.option("--source", "sources", multiple=True, help="ROLE=SPEC#OUTPUT: cached features instead of a run.")
 @click.option("--encoder", help="Cached features of both sides: SPEC or SPEC#OUTPUT.")
@@ -43,7 +51,7 @@ FULL = click.option("--full", is_flag=True, help="Every number, not the main one
 def evaluate(
     run_ids: tuple[str, ...],
     every: bool,
-    task: str,
+    tasks: tuple[str, ...],
     split: str,
     assignments: tuple[str, ...],
     sources: tuple[str, ...],
@@ -63,17 +71,12 @@ def evaluate(
     that fails does not stop the others; --all skips runs that have nothing to score. --source measures what the
     encoders made, before any training: with --task alignment.
     """
-    from vlpipe.evaluate.run import chosen_task
-    from vlpipe.foundation.config import parse_sets
-
-    options = parse_sets(assignments)
-    chosen_task(task, options)  # a wrong name or setting is no failure of one run
+    asked = _settings(tasks, assignments)
     if sources or encoder:
         run_ids = (*run_ids, _frozen(every, manifest, cache, runs, sources, encoder))
     chosen, failed = _chosen(runs, run_ids, every)
-    said: dict[str, Any] = {"task_name": task, "split": split, "manifest": manifest, "beside": beside}
-    said |= {"cache": cache, "options": options}
-    done, skipped = _evaluated(runs, chosen, failed, skip_one_sided=every, **said)
+    said: dict[str, Any] = {"split": split, "manifest": manifest, "beside": beside, "cache": cache}
+    done, skipped = _evaluated(runs, chosen, asked, failed, skip_one_sided=every, **said)
     drawn = _draw(done, figures or runs / "figures")
     if as_json:
         click.echo(
@@ -112,27 +115,55 @@ def _frozen(
     return frozen_run(manifest, cache or Path("cache"), runs, sources, encoder)
 
 
+def _settings(tasks: Sequence[str], assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By task: those of the settings that it has; of one task alone all must be its own.
+
+    Raises what `chosen_task` raises: a wrong name or setting is no failure of one run.
+    """
+    from vlpipe.evaluate.contracts import TASKS
+    from vlpipe.evaluate.run import chosen_task
+    from vlpipe.foundation.config import parse_sets
+    from vlpipe.foundation.errors import UnknownNameError
+
+    options = parse_sets(assignments)
+    known = {task: TASKS.load(task).Config.model_fields for task in dict.fromkeys(tasks)}
+    every = {name for fields in known.values() for name in fields}
+    for name in options.keys() - every if len(known) > 1 else ():
+        raise UnknownNameError("setting of these tasks", name, every)
+    found = options if len(known) == 1 else None
+    asked = {task: found or {n: v for n, v in options.items() if n in fields} for task, fields in known.items()}
+    for task, own in asked.items():
+        chosen_task(task, own)
+    return asked
+
+
 def _evaluated(
-    runs: Path, chosen: Sequence[str], failed: Failures, *, skip_one_sided: bool, **said: Any
+    runs: Path,
+    chosen: Sequence[str],
+    asked: Mapping[str, dict[str, Any]],
+    failed: Failures,
+    *,
+    skip_one_sided: bool,
+    **said: Any,
 ) -> tuple[list[Evaluation], list[str]]:
-    """Evaluations, and runs without one side; fills `failed`, but raises where one run alone is asked for."""
+    """Evaluations, and runs without one side; fills `failed`, but raises where one alone is asked for."""
     from vlpipe.evaluate.run import OneSidedError, evaluate
 
     done: list[Evaluation] = []
-    skipped = []
-    for run_id in chosen:
+    skipped: dict[str, None] = {}
+    for run_id, task in ((run_id, task) for task in asked for run_id in chosen):
         try:
-            done.append(evaluate(runs, run_id, **said))
+            done.append(evaluate(runs, run_id, task, options=asked[task], **said))
             _tell(done[-1])
         except VlpipeError as error:
             if skip_one_sided and isinstance(error, OneSidedError):
-                skipped.append(run_id)
+                skipped[run_id] = None
                 click.echo(f"skipped: {error}", err=True)
-            elif len(chosen) == 1 and not failed:
+            elif len(chosen) == len(asked) == 1 and not failed:
                 raise
             else:
-                _fail(failed, f"{run_id}: {error}", error)
-    return done, skipped
+                _fail(failed, f"{run_id}{f', {task}' if len(asked) > 1 else ''}: {error}", error)
+    return done, list(skipped)
 
 
 def _fail(failed: Failures, line: str, error: VlpipeError) -> None:
@@ -144,14 +175,15 @@ def _all_in_one(codes: Sequence[int], done: int) -> VlpipeError:
     """An error with the code of the failures, or with 1 where they have several."""
     kinds = {kind.exit_code: kind for kind in (VlpipeError, UsageError, StaleError)}
     kind = kinds.get(codes[0], VlpipeError) if len(set(codes)) == 1 else VlpipeError
-    return kind(f"{len(codes)} runs could not be evaluated, as told above; {done} were, and are kept")
+    return kind(f"{len(codes)} evaluations failed, as told above; {done} were made, and are kept")
 
 
 def _show(done: Sequence[Evaluation], drawn: Sequence[Path], full: bool) -> None:
     from vlpipe.evaluate.results import by_run
     from vlpipe.evaluate.tables import print_table
 
-    print_table(by_run([entry for evaluation in done for entry in evaluation.entries.values()]), full)
+    for made in _by_task(done):
+        print_table(by_run([entry for evaluation in made for entry in evaluation.entries.values()]), full)
     for path in drawn:
         click.echo(f"figure: {path}", err=True)
 
@@ -185,8 +217,17 @@ def _tell(evaluation: Evaluation) -> None:
 def _draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     from vlpipe.evaluate.contracts import Drawn
 
-    task = evaluations[0].made_by if evaluations else None
-    return task.draw(evaluations, folder) if isinstance(task, Drawn) else []
+    drawn: list[Path] = []
+    for made in _by_task(evaluations):
+        task = made[0].made_by
+        drawn += task.draw(made, folder) if isinstance(task, Drawn) else []
+    return drawn
+
+
+def _by_task(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
+    """Those of each task together."""
+    names = dict.fromkeys(evaluation.task for evaluation in evaluations)
+    return [[evaluation for evaluation in evaluations if evaluation.task == name] for name in names]
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:

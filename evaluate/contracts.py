@@ -19,6 +19,7 @@ IntArray = npt.NDArray[np.int64]
 if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
     from torch import Tensor
 
+    from vlpipe.evaluate.codes import Codes
     from vlpipe.evaluate.edits import Edits
 
     Scores = Callable[[slice, slice], Tensor]
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
     Temperatures = Callable[[slice], Tensor | None]
     Maps = Callable[[IntArray, IntArray], Tensor | None]
     Vectors = Callable[[Literal["image", "text"], IntArray], Tensor]
+    Averages = Callable[[Sequence[IntArray]], Callable[[slice], Tensor]]
 
 METRICS = Shelf("vlpipe.evaluate.metrics", "metric")
 TASKS = Shelf("vlpipe.evaluate.tasks", "task")
@@ -39,6 +41,11 @@ def no_pairs(images: IntArray, texts: IntArray) -> Tensor:
 def no_vectors(side: Literal["image", "text"], positions: IntArray) -> Tensor:
     """Raise `VlpipeError`: these inputs came without a head."""
     raise VlpipeError("these inputs have no vectors; expected inputs of a head")
+
+
+def no_averages(groups: Sequence[IntArray]) -> Callable[[slice], Tensor]:
+    """Raise `VlpipeError`: these inputs came without a head."""
+    raise VlpipeError("these inputs have no scores of averaged texts; expected inputs of a head")
 
 
 def no_tensor(*_: Any) -> None:
@@ -63,8 +70,11 @@ class Inputs:
     `pairs(images, texts)` is (rows,), the similarity of image `images[r]` with text `texts[r]`.
     `temperatures(texts)` is (texts,), the divisor of each text's scores before a softmax; None for a head without.
     `maps(images, texts)` is (rows, patches), each patch's share of a pair's score; None for a head without.
+    `averages(groups)` are scores with one text a group, made of all its texts (positions): called with a slice of
+    images it is (images, groups).
     `vectors(side, positions)` is (rows, *shape), what the head makes of images or texts.
     `edits` are what the head does to images by texts; None for a head that does not edit.
+    `codes` are the latents of its autoencoder; None for a head without one.
     `beside` are inputs of another manifest, through the same head, where the task asked for one.
     `zeros()` counts, by role, the encoded rows that are zero throughout: their cosine with anything is 0.
     """
@@ -78,8 +88,10 @@ class Inputs:
     pairs: Pairs = no_pairs
     temperatures: Temperatures = no_tensor
     maps: Maps = no_tensor
+    averages: Averages = no_averages
     vectors: Vectors = no_vectors
     edits: Edits | None = None
+    codes: Codes | None = None
     beside: Inputs | None = None
     zeros: Callable[[], Mapping[str, int]] = no_zeros
 
@@ -136,6 +148,7 @@ class Task(Protocol):
     columns: ClassVar[tuple[str, ...]] = ()  # manifest columns of the texts that `Inputs.columns` holds
     image_columns: ClassVar[tuple[str, ...]] = ()  # likewise of the images
     headline: ClassVar[Mapping[str, str]]  # the numbers that a table shows, with the column titles
+    sides: ClassVar[tuple[Literal["image", "text"], ...]] = ("image", "text")  # that a run must read
     scored: ClassVar[bool] = True  # whether the head must score; False where its vectors are enough
     legend: ClassVar[str] = ""  # what a reader of these numbers must know, for a table's caption
     config: Any  # the resolved `Config`

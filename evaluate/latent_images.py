@@ -7,41 +7,50 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
+from vlpipe.evaluate.answers import Evaluation
 from vlpipe.evaluate.figures import LOOK, save
-from vlpipe.heads.folder import Run
-from vlpipe.heads.runs import open_joined
-from vlpipe.heads.sae_report import strongest_images
-from vlpipe.manifests.manifest import Manifest
+from vlpipe.evaluate.shown import Shown
 
 INCH = 0.7  # a picture
 
 
-def draw_latents(
-    run: Run, split: str | None, latents: Sequence[int], path: Path, *, count: int = 10, names: Sequence[str] = ()
-) -> Path:
-    """Some latents of a finished autoencoder run with `count` images each, strongest first, as a PNG file.
-
-    Latents are called as the run calls them, or by `names` (one for each latent of the run).
-    """
-    head, joined = run.head(), open_joined(run)
-    top, who = strongest_images(head, joined, split, count)
-    manifest = Manifest.open(run.manifest)
-    paths = manifest.table("image", ["path"])["path"].to_pylist()
-    titles = list(names or head.names)
+def draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
+    """One PNG file a run; returns their paths."""
     with mpl.rc_context({**LOOK, "axes.grid": False}):
-        figure = Figure(figsize=(INCH * (count + 2), INCH * len(latents)))
-        axes = figure.subplots(len(latents), count, squeeze=False)
-        for row, latent in zip(axes, latents, strict=True):
-            row[0].set_ylabel(titles[latent], rotation=0, ha="right", va="center")
-            for cell, position, value in zip(row, who[latent].tolist(), top[latent].tolist(), strict=True):
-                cell.set(xticks=[], yticks=[])
-                for spine in cell.spines.values():
-                    spine.set_visible(False)
-                if position >= 0:
-                    with Image.open(manifest.image_root / paths[position]) as picture:
-                        cell.imshow(np.asarray(picture.convert("RGB")))
-                    cell.set_title(f"{value:.1f}", fontsize=6, pad=1)
-        return save(figure, path)
+        return [save(pictures(e), folder / f"{e.task}-{e.split}-{e.run}.png") for e in evaluations]
+
+
+def pictures(evaluation: Evaluation) -> Figure:
+    """A row a latent, strongest image first, its activation above it; rows in the order of the evaluation."""
+    values = evaluation.rows.values
+    shown = Shown.of(evaluation.manifest)
+    latents = list(dict.fromkeys(values["latent"].tolist()))
+    count = int(values["place"].max()) + 1
+    names = dict(zip(values["latent"].tolist(), values["name"].tolist(), strict=True))
+    wide = 0.1 * max(len(_title(n, names[n])) for n in latents) + 0.2  # inches that the names take
+    figure = Figure(figsize=(INCH * count + wide, (INCH + 0.12) * len(latents)))
+    axes = figure.subplots(len(latents), count, squeeze=False)
+    for row, latent in zip(axes, latents, strict=True):
+        row[0].set_ylabel(_title(latent, names[latent]), rotation=0, ha="right", va="center", fontsize=9)
+        for cell in row:
+            bare(cell)
+        for n in np.flatnonzero(values["latent"] == latent):
+            if values["picture"][n] is not None:
+                cell = row[values["place"][n]]
+                cell.imshow(shown.picture(values["picture"][n]))
+                cell.set_title(f"{values['activation'][n]:.2g}", fontsize=6, pad=1)
+    return figure
+
+
+def _title(latent: int, name: str) -> str:
+    return name if name == str(latent) else f"{name} ({latent})"
+
+
+def bare(cell: Axes) -> None:
+    """No ticks and no frame."""
+    cell.set(xticks=[], yticks=[])
+    for spine in cell.spines.values():
+        spine.set_visible(False)

@@ -10,8 +10,10 @@ from vlpipe.heads.sources import parse_source
 def but_seeds(run: Run) -> str:
     """Digest of head, version, settings, split rule, what was encoded, and upstream runs, but for all seeds.
 
-    Raises `UnknownNameError` where an upstream run is gone.
+    Weights that were trained elsewhere bring their own. Raises `UnknownNameError` where an upstream run is gone.
     """
+    if "adopted" in run.record:
+        return str(run.record["adopted"])
     return digest(
         {
             "kind": run.kind,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlpipe.cache_store.layout import Side
 from vlpipe.evaluate.answers import Beside, Evaluation, Question
 from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.bootstrap import Bootstrap
@@ -22,7 +21,6 @@ from vlpipe.heads.splits import canonical
 from vlpipe.manifests.manifest import read_description
 
 ALL = "all"
-SIDES: tuple[Side, ...] = ("image", "text")
 
 
 class OneSidedError(UsageError):
@@ -51,7 +49,7 @@ def evaluate(
     """
     task = chosen_task(task_name, options or {})
     run = Run.open(runs, run_id)
-    check_sides(run)
+    check_sides(run, task)
     check_scored(run, task)
     joined = open_joined(run, manifest, cache)
     folder = manifest or run.manifest
@@ -59,7 +57,7 @@ def evaluate(
     asked.check_encoded()
     digest = read_description(folder).digest
     other = None if beside is None else _beside(run, task, beside, cache)
-    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), digest, asked, other)
+    question = Question(run, task_name, task, split, bootstrap or Bootstrap(), digest, asked, folder, other)
     head = run.head().double()
     inputs = inputs_of(head, asked, task, folder)
     if other is not None and beside is not None:
@@ -83,9 +81,9 @@ def chosen_task(name: str, options: Mapping[str, Any]) -> Task:
     return task
 
 
-def check_sides(run: Run) -> None:
-    """Raise `OneSidedError` for a run without image roles or without text roles."""
-    for side in SIDES:
+def check_sides(run: Run, task: Task) -> None:
+    """Raise `OneSidedError` for a run without image roles, or text roles, where the task needs them."""
+    for side in task.sides:
         if not roles_on(run.roles, side):
             raise OneSidedError(
                 f"run '{run.id}' reads no {side}s, so it scores nothing; train a head of both sides on its rows "

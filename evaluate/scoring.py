@@ -13,11 +13,14 @@ from torch import Tensor
 
 from vlpipe.cache_store.layout import Side
 from vlpipe.evaluate.asked import Asked, columns_at
+from vlpipe.evaluate.codes import codes_of
 from vlpipe.evaluate.contracts import Inputs, IntArray, Task
 from vlpipe.evaluate.edits import edits_of
+from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.progress import progress
 from vlpipe.heads.contracts import Batch, Head, Mapped, Tempered
 from vlpipe.heads.data import Joined
+from vlpipe.heads.vectors import unit
 
 BATCH_ROWS = 1024
 
@@ -64,6 +67,32 @@ class Scorer:
         """(rows,): score of each pair."""
         return self._by_pair(self.head.score_pairs, images, texts)
 
+    def averages(self, groups: Sequence[IntArray]) -> Callable[[slice], Tensor]:
+        """Called with a slice of images: their (images, groups) scores with the mean text of each group."""
+        role = self.joined.text_roles[0]
+        means = [self._mean(self.text_positions[group], role) for group in groups]
+        with torch.inference_mode():
+            parts = [self.head.texts(concatenated(means[at.start : at.stop])) for at in _slices(len(means))]
+        classes = concatenated(parts)
+
+        def scores(images: slice) -> Tensor:
+            with torch.inference_mode():
+                return self.head.score(part(self.images.batch, images), classes)
+
+        return scores
+
+    def _mean(self, positions: IntArray, role: str) -> Batch:
+        """One text of several, as class prompts are averaged: the direction is that of the mean of the unit rows,
+        the length the mean length, so that a head which reads lengths finds what it was trained on.
+        """
+        batch = as_float64(self.joined.text_batch(positions, role))
+        rows = batch.x[role]
+        if rows.ndim != 2:
+            raise VlpipeError(f"texts of shape {tuple(rows.shape[1:])} a row cannot be averaged; expected vectors")
+        mean = unit(unit(rows).mean(dim=0, keepdim=True)) * rows.norm(dim=1).mean()
+        columns = {name: values[:1] for name, values in batch.columns.items()}
+        return Batch(batch.ids[:1], {role: mean}, {role: batch.mask[role].any().reshape(1)}, columns)
+
     def temperatures(self, texts: slice) -> Tensor | None:
         """(texts,): the head's temperatures, None where it has none."""
         if not isinstance(self.head, Tempered):
@@ -83,7 +112,7 @@ class Scorer:
 
     def zeros(self) -> dict[str, int]:
         """Zero rows by role."""
-        return {**self.images.zeros, **self.texts.zeros}
+        return {**self.images.zeros, **(self.texts.zeros if self.joined.text_roles else {})}
 
     def image_rows(self, positions: IntArray) -> Batch:
         """What the head makes of some images."""
@@ -120,10 +149,12 @@ def inputs_of(head: Head, asked: Asked, task: Task, manifest: Path) -> Inputs:
         columns=roles | columns_at(manifest, "text", task.columns, texts),
         image_columns=columns_at(manifest, "image", task.image_columns, images),
         pairs=scorer.pairs,
+        averages=scorer.averages,
         temperatures=scorer.temperatures,
         maps=scorer.maps,
         vectors=scorer.vectors,
         edits=edits_of(scorer),
+        codes=codes_of(scorer),
         zeros=scorer.zeros,
     )
 
@@ -143,6 +174,12 @@ def _encoded(
                 zeros[role] = zeros.get(role, 0) + int(zero.sum())
             advance(len(chunk))
     return Encoded(concatenated(done), zeros)
+
+
+def _slices(count: int) -> Iterator[slice]:
+    """`BATCH_ROWS` at a time."""
+    for start in range(0, count, BATCH_ROWS):
+        yield slice(start, min(start + BATCH_ROWS, count))
 
 
 def _chunks(positions: IntArray) -> Iterator[IntArray]:

@@ -20,7 +20,7 @@ SIDE_BY_SIDE = 3  # runs that fit a terminal of 80 to 100 characters
 
 def is_share(metric: str) -> bool:
     """Whether a metric is kept as a share in [0, 1] and shown in percent."""
-    return any(word in metric for word in ("recall", "accuracy", "drop", "rsms"))
+    return any(word in metric for word in ("recall", "accuracy", "drop", "rsms", "_score"))
 
 
 def columns_of(lines: Sequence[Line], every: bool = False) -> dict[str, str]:
@@ -81,7 +81,9 @@ def caption(lines: Sequence[Line]) -> str:
 
 
 def marks(lines: Sequence[Line]) -> list[dict[str, str]]:
-    """By line, by title: the options, split rules and manifests in which lines differ, and rows left out."""
+    """By line, by title: the options, heads' settings, split rules and manifests in which lines differ, and rows
+    left out.
+    """
     told = [_told(line.made) for line in lines]
     values: dict[str, set[str]] = {}
     for one in told:
@@ -93,6 +95,7 @@ def marks(lines: Sequence[Line]) -> list[dict[str, str]]:
 
 def _told(made: Provenance) -> dict[str, str]:
     told = {name: canonical_json(value) for name, value in made.options.items()}
+    told |= {f"{made.kind} {name}": canonical_json(value) for name, value in made.config.items() if name != "seed"}
     told |= {"split rule": made.split_rule, "manifest": made.manifest[:12]}
     left = [f"{number} {what}" for what, number in made.left_out.items() if number]
     return told | ({LEFT_OUT: ", ".join(left)} if left else {})

@@ -50,3 +50,17 @@ def guarded(spec: str, hint: str, without_hub: bool, call: Any, *given: Any, **o
         raise VlpipeError(f"'{spec}' cannot be loaded: {type(error).__name__}: {reason}; {hint}") from None
     finally:
         logging.disable(logging.NOTSET)
+
+
+def why_not_there(name: str) -> str | None:
+    """Why a model of the hub can neither be got nor is in the hub's local cache; None where it can or is.
+
+    Asks for its config.json alone: that is small, and refused where the model's terms were not accepted.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        hf_hub_download(name, "config.json", local_files_only=not hub_answers())
+    except Exception as error:  # the library and the hub raise of every kind
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None

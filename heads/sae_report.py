@@ -1,16 +1,15 @@
-"""Which images a latent answers to the most, and what it is called by the nearest text."""
+"""Which images a latent answers to the most."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vlpipe.heads.data import Joined
-from vlpipe.heads.editing import nearest_texts
 from vlpipe.heads.loop import batches
+from vlpipe.heads.tables import IntArray
 
 
 def strongest(values: Tensor, indices: Tensor, latents: int, count: int) -> tuple[Tensor, Tensor]:
@@ -35,16 +34,16 @@ def strongest(values: Tensor, indices: Tensor, latents: int, count: int) -> tupl
 
 
 def strongest_images(
-    head: Any, joined: Joined, split: str | None, count: int, batch_size: int = 1024
+    head: Any, joined: Joined, images: IntArray, count: int, batch_size: int = 1024
 ) -> tuple[Tensor, Tensor]:
-    """Values and manifest positions (latents, count) of the images that activate each latent the most.
+    """Values and manifest positions (latents, count) of those of some images that activate each latent the most.
 
-    One pass over a split's images (None: all), in memory that does not grow with them; -1 as in `strongest`.
+    One pass over the images, in memory that does not grow with them; -1 as in `strongest`.
     """
     latents = head.autoencoder.latents
     top = torch.zeros(latents, count)
     who = torch.full((latents, count), -1, dtype=torch.int64)
-    for positions in batches(joined.evaluable(split), batch_size):
+    for positions in batches(images, batch_size):
         values, indices = head.codes(joined.image_batch(positions).x["image"])
         value, row = strongest(values, indices, latents, count)
         place = torch.where(row >= 0, torch.from_numpy(positions)[row], -1)
@@ -52,9 +51,3 @@ def strongest_images(
         order = both.argsort(dim=1, descending=True, stable=True)[:, :count]
         top, who = both.gather(1, order), places.gather(1, order)
     return top, who
-
-
-def names_by_text(head: Any, rows: Tensor, texts: Sequence[str]) -> list[str]:
-    """Eq. 5: for each latent the text whose embedding, a row of (m, d), is nearest to its decoder row."""
-    nearest = nearest_texts(head.autoencoder.W_dec.detach().to(rows.dtype), rows)
-    return [texts[text] for text in nearest.tolist()]

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from vlpipe.evaluate.choices import block_of
 from vlpipe.evaluate.contracts import Inputs, Rows
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.heads.ranks import TIE_EPS, NonFiniteScoresError
+from vlpipe.heads.ranks import TIE_EPS
 
 Array = npt.NDArray[Any]
 STEP = 1024  # rows of a block of scores
@@ -67,11 +68,7 @@ class Rococo:
             rows = slice(i, min(i + STEP, images))
             for t in range(0, texts, STEP):
                 columns = slice(t, min(t + STEP, texts))
-                block = inputs.scores(rows, columns)
-                if not bool(torch.isfinite(block).all()):
-                    wrong = np.argwhere(~torch.isfinite(block).numpy())
-                    bad = np.unique(wrong[:, 0] + i).tolist(), np.unique(wrong[:, 1] + t).tolist()
-                    raise NonFiniteScoresError(*bad, inputs.image_ids, inputs.text_ids)
+                block = block_of(inputs, rows, columns)
                 largest, eps = max(largest, float(block.abs().max())), torch.finfo(block.dtype).eps
                 scores = block.numpy()
                 mine = inputs.text_image[None, columns] == np.arange(rows.start, rows.stop)[:, None]

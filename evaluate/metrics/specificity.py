@@ -52,9 +52,8 @@ class Specificity:
 
     def summarise(self, rows: Rows) -> dict[str, float]:
         """All numbers that the rows define."""
-        latents = [name.removeprefix(LATENT) for name in rows.values if name.startswith(LATENT)]
+        latents, areas = self.areas(rows)
         order = [name.partition(":")[0] for name in latents]
-        areas = np.stack([self._areas(rows, name, latents) for name in latents])  # (latents, values)
         own = {f"auc_own:{name}": float(areas[n, n]) for n, name in enumerate(latents)}
         found = {name: value for name, value in own.items() if np.isfinite(value)}
         if found:
@@ -65,6 +64,11 @@ class Specificity:
             found["auc_unrelated"] = float(other.mean())
             found |= {"auc_unrelated_least": float(other.min()), "auc_unrelated_most": float(other.max())}
         return found
+
+    def areas(self, rows: Rows) -> tuple[list[str], Array]:
+        """The values, `ATTRIBUTE:VALUE`, and the AUC of each value's latent for each of them, (values, values)."""
+        latents = [name.removeprefix(LATENT) for name in rows.values if name.startswith(LATENT)]
+        return latents, np.stack([self._areas(rows, name, latents) for name in latents])
 
     def _areas(self, rows: Rows, latent: str, values: list[str]) -> Array:
         """AUC of one latent for every value, (values,), NaN where all images have it, or none."""

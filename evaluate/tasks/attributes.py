@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
 from vlpipe.foundation import config
+
+if TYPE_CHECKING:
+    from vlpipe.evaluate.answers import Evaluation
 
 
 class Attributes(Task):
@@ -55,3 +59,9 @@ class Attributes(Task):
             "a mask that reads the caption's values is handed the label by them: its in-caption accuracy says "
             "little of what the image shows; the category mask's does"
         ]
+
+    def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
+        """Accuracies by attribute, a figure a run (TEVI, Fig. 5)."""
+        from vlpipe.evaluate.attribute_figures import draw_accuracies
+
+        return draw_accuracies(evaluations, folder)

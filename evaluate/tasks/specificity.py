@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
 from vlpipe.foundation import config
+
+if TYPE_CHECKING:
+    from vlpipe.evaluate.answers import Evaluation
 
 
 class Specificity(Task):
@@ -42,3 +46,9 @@ class Specificity(Task):
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """Nothing beside the numbers."""
         return []
+
+    def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
+        """AUC of each latent for every value, a figure an attribute (TEVI, Figs. 3, A3, A4)."""
+        from vlpipe.evaluate.attribute_figures import draw_areas
+
+        return draw_areas(evaluations, folder)

@@ -167,11 +167,12 @@ def test_area_under_the_curve_counts_pairs() -> None:
     assert np.isnan(area(average_ranks(scores), np.ones(40, dtype=bool)))
 
 
-@pytest.mark.parametrize("name", ["attributes", "specificity", "rococo", "two_stage", "pair_cosines"])
+@pytest.mark.parametrize("name", [name for name in TASKS.names() if name not in ("alignment", "ratings")])
 def test_tasks_load_with_their_metric(name: str) -> None:
     task = TASKS.load(name)
     made = task(task.Config())
     assert isinstance(made.metric(), METRICS.load(name))
+    assert set(made.sides) <= {"image", "text"}
     assert made.notes({}) == []
 
 

@@ -129,6 +129,27 @@ def test_a_wrong_setting_is_no_failure_of_a_run(place: Maker) -> None:
         call(commands.evaluate, "--all", "--runs", made.runs, "--set", "k=[1]")
 
 
+def test_several_tasks_of_several_seeds_are_one_command(place: Maker) -> None:
+    made = place()
+    ids = [made.train("projection", objective="con", seed=seed, epochs=1, batch_size=16) for seed in (5, 42, 55)]
+    asked = ["--task", "retrieval", "--task", "pair_cosines", "--set", "ks=[1,2]"]
+    code, _, shown = attempt("--all", "--runs", made.runs, *asked)
+    assert code == 0
+    assert {(e["run"], e["task"]) for e in shown["evaluations"]} == {
+        (run, task) for run in ids for task in ("retrieval", "pair_cosines")
+    }
+    assert len(shown["figures"]) == 2 + 3
+    done = call(commands.evaluate, "--all", "--runs", made.runs, *asked)
+    assert done.stdout.count("cosine with the caption") == 1  # a table a task
+    over = call(commands.results, "--runs", made.runs, "--over-seeds", "--markdown").stdout
+    assert over.count("(n = 3)") >= 2
+    with pytest.raises(UnknownNameError, match="setting of these tasks is named 'kz'"):
+        call(commands.evaluate, "--all", "--runs", made.runs, *asked, "--set", "kz=1")
+    code, told, shown = attempt("--run", ids[0], "--runs", made.runs, *asked, "--task", "winoground")
+    assert (code, len(shown["evaluations"])) == (1, 2)
+    assert told.count(f"failed: {ids[0]}, winoground: no two captions") == 1
+
+
 def test_a_torn_ledger_stops_nothing(place: Maker) -> None:
     made = place()
     run = made.train()

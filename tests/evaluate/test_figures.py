@@ -40,7 +40,8 @@ def evaluation(run: str, seed: int = 0, each: int = 3) -> Evaluation:
         )
         for name, value in Retrieval().summarise(rows).items()
     }
-    return Evaluation(run, "retrieval", "test", entries, rows, Path("rows"), False, [], Task(Task.Config()))
+    told = run, "retrieval", "test"
+    return Evaluation(*told, entries, rows, Path("rows"), False, [], Task(Task.Config()), Path("manifest"))
 
 
 def test_bars_are_the_entries_and_errors_the_intervals() -> None:

@@ -168,6 +168,19 @@ def test_tables_show_percent_and_intervals(capsys: pytest.CaptureFixture[str]) -
     assert "± 0.0 (n = 2)" in markdown(over_seeds([entry(), entry("tpc-2", config={"seed": 1, "lr": 0.1})]))
 
 
+def test_settings_in_which_runs_of_one_kind_differ_are_told() -> None:
+    """Of two jam runs the objective; a tpc run, whose settings are others, differs from them by its name alone."""
+    parts: list[dict[str, Any]] = [
+        {"kind": "jam", "config": {"seed": 1, "objective": name, "lr": 0.1}, "but_seeds": name}
+        for name in ("con", "spread")
+    ]
+    found = [entry("jam-1", **parts[0]), entry("jam-2", **parts[1]), entry("tpc-1", config={"seed": 0, "lr": 0.5})]
+    head, _, *lines = markdown(over_seeds(found)).splitlines()[:5]
+    assert "| jam objective |" in head
+    assert " lr " not in head
+    assert [line.split(" | ")[3] for line in lines] == ['"con"', '"spread"', ""]
+
+
 def test_numbers_of_an_unknown_task_are_shown_whole() -> None:
     odd = entry(metric="depth").model_copy(update={"task": "mylab:Task"})
     assert "| depth |" in markdown(by_run([odd]))

@@ -1,15 +1,14 @@
-"""The strongest images of a latent against a loop, and its name by hand."""
+"""The strongest images of a latent against a loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from vlpipe.heads.sae_report import names_by_text, strongest, strongest_images
+from vlpipe.heads.sae_report import strongest, strongest_images
 
 
 def expected(code: np.ndarray, count: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -44,11 +43,5 @@ def test_strongest_images_go_by_manifest_positions_whatever_the_batch(world: Cal
     code = torch.zeros(len(rows), 12).scatter(1, indices, values).numpy()
     positions = plan.joined.images("train")
     _, local = expected(code[positions], 4)
-    _, who = strongest_images(head, plan.joined, "train", 4, batch_size=7)
+    _, who = strongest_images(head, plan.joined, positions, 4, batch_size=7)
     assert who.tolist() == [[-1 if n < 0 else int(positions[n]) for n in row] for row in local]
-
-
-def test_a_latent_is_called_by_the_nearest_text() -> None:
-    decoder = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    head = SimpleNamespace(autoencoder=SimpleNamespace(W_dec=decoder))
-    assert names_by_text(head, torch.tensor([[0.0, 2.0], [9.0, 1.0]]), ["up", "right"]) == ["right", "up"]

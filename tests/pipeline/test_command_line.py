@@ -20,7 +20,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, told.out, told.err
 
 
-TABLES = {"": pipeline.COMMANDS, "manifest": pipeline.MANIFEST_COMMANDS, "cache": pipeline.CACHE_COMMANDS}
+TABLES = {
+    "": pipeline.COMMANDS,
+    "manifest": pipeline.MANIFEST_COMMANDS,
+    "cache": pipeline.CACHE_COMMANDS,
+    "recipe": pipeline.RECIPE_COMMANDS,
+}
 ENTRIES = [(*entry, name) for table in TABLES.values() for name, entry in table.items()]
 
 
@@ -70,6 +75,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str], group: str
         (["cache", "import"], 2, "Missing"),
         (["cache", "show", "nowhere"], 1, "nowhere"),
         (["extract"], 2, "Missing option"),
+        (["recipe", "rnu"], 2, "no recipe command is named 'rnu'; did you mean 'run'?"),
+        (["recipe", "show", "jam_table22"], 2, "did you mean 'jam_table2'?"),
         (["list", "hed"], 2, "did you mean 'heads'?"),
         (["demo", "--folder", "never-made", "--set", "nonsense=1"], 2, "no setting is named 'nonsense'"),
         (["demo", "--folder", "never-made", "--set", "lambda_nc='abc'"], 2, "lambda_nc"),

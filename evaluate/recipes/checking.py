@@ -1,0 +1,148 @@
+"""Before any work: whether data and models are there, and names and settings of every command are right.
+
+Settings of train-backbone are left to it: that stage stands above this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlpipe.evaluate.recipes.filling import commands, filled
+from vlpipe.evaluate.recipes.recipe import FOLDER, Recipe
+from vlpipe.foundation.config import parse_sets, resolve
+from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
+
+Params = Mapping[str, Any]
+Parse = Callable[[Sequence[str]], tuple[str, Params]]  # words to a command's name and its parameters
+
+
+def planned(recipe: Recipe) -> list[list[list[str]]]:
+    """By step, its different command lines; `<sae>` stands for a run that is not made yet."""
+    steps: dict[int, dict[tuple[str, ...], None]] = {id(step): {} for step in recipe.steps}
+    for command in commands(recipe):
+        words = filled(command, recipe, lambda name, axes: [f"<{name}>"])
+        steps[id(command.step)][tuple(words)] = None
+    return [[list(words) for words in lines] for lines in steps.values()]
+
+
+def check(recipe: Recipe, parse: Parse) -> None:
+    """Raise a `VlpipeError` of a kind for the first thing that would stop the recipe."""
+    check_needs(recipe)
+    specs = check_commands(recipe, parse)
+    check_means(recipe)
+    check_models(specs, str(recipe.settings[FOLDER]))
+
+
+def check_needs(recipe: Recipe) -> None:
+    """Raise `VlpipeError` for data that is not there, saying where it is published and how it is named."""
+    for need in recipe.needs:
+        place = str(recipe.settings[need.setting])
+        if not Path(place).exists():
+            raise VlpipeError(
+                f"{need.what}: '{place}' does not exist; get it from {need.source} and say where it is: "
+                f"--set '{need.setting}=\"DIR\"'"
+            )
+
+
+def check_means(recipe: Recipe) -> None:
+    """Raise `UsageError` for a table whose lines would be means over more than they say; sweeps show it later."""
+    over = {step.name: step.over for step in recipe.steps if step.name}
+    for numbers in recipe.numbers:
+        if numbers.of not in over:
+            raise UnknownNameError(f"step of '{numbers.title}'", numbers.of, over)
+        for axis in over[numbers.of]:
+            named = [*numbers.rows, *numbers.mean, *(name for column in numbers.columns for name in column.on)]
+            if axis not in named and len(recipe.settings[axis]) > 1:
+                raise UsageError(
+                    f"'{numbers.title}' does not name '{axis}', which has {len(recipe.settings[axis])} entries; "
+                    f"expected it in rows, in mean or in a column's on, or one entry by --set {axis}=[...]"
+                )
+
+
+def check_commands(recipe: Recipe, parse: Parse) -> list[str]:
+    """Parse every command; returns the specs that extract is given. Raises what a wrong name or setting raises."""
+    specs: dict[str, None] = {}
+    for lines in planned(recipe):
+        for words in lines:
+            name, params = parse(words)
+            CHECKS.get(name, _nothing)(params)
+            specs |= dict.fromkeys(params["encoders"] if name == "extract" else ())
+    return list(specs)
+
+
+def check_models(specs: Iterable[str], made: str) -> None:
+    """Raise `VlpipeError` for a model's folder or file that is not there, or that the hub does not give.
+
+    What lies in the folder `made` the recipe makes itself.
+    """
+    from vlpipe.extract.contracts import Spec
+    from vlpipe.extract.hub import why_not_there
+
+    for spec in specs:
+        parsed = Spec.parse(spec)
+        model, _, checkpoint = parsed.model.partition("@")
+        local = [model] if model.startswith(("/", "./", "../", "~")) or model.count("/") > 1 else []
+        local += [checkpoint] if "/" in checkpoint else []
+        gone = [part for part in local if not Path(part).expanduser().exists()]
+        if gone and not Path(gone[0]).is_relative_to(made):
+            raise VlpipeError(f"encoder '{spec}': '{gone[0]}' does not exist; name another by --set")
+        if parsed.family == "hf" and not Path(model).is_dir():
+            reason = why_not_there(model)
+            if reason is not None:
+                raise VlpipeError(
+                    f"encoder '{spec}' cannot be got ({reason}); a local folder does, too: hf:FOLDER"
+                )
+
+
+def _nothing(params: Params) -> None:
+    """Other commands have no settings."""
+
+
+def _train_head(params: Params) -> None:
+    from vlpipe.heads.contracts import load_head
+    from vlpipe.heads.splits import fractions
+    from vlpipe.heads.sweep import members, parse_seeds, parse_sweep
+
+    fractions(params["split_rule"])
+    lists = dict(parse_sweep(text) for text in params["sweeps"])
+    lists |= {"seed": parse_seeds(params["seeds"])} if params["seeds"] else {}
+    for values in members(lists):
+        resolve(load_head(params["kind"]).Config, parse_sets(params["sets"]), values)
+
+
+def _eval(params: Params) -> None:
+    from vlpipe.evaluate.contracts import TASKS
+    from vlpipe.evaluate.run import chosen_task
+
+    given = parse_sets(params["assignments"])
+    tasks = [(name, TASKS.load(name).Config.model_fields) for name in params["tasks"]]
+    for name, fields in tasks:
+        chosen_task(name, {key: value for key, value in given.items() if len(tasks) == 1 or key in fields})
+
+
+def _extract(params: Params) -> None:
+    from vlpipe.extract.load import encoder_class
+
+    given = parse_sets(params["sets"])
+    known = [encoder_class(spec)[0].Config for spec in params["encoders"]]
+    for config in known:
+        resolve(
+            config, {key: value for key, value in given.items() if len(known) == 1 or key in config.model_fields}
+        )
+
+
+def _build(params: Params) -> None:
+    from vlpipe.manifests.build import dataset_class
+
+    kind, member = dataset_class(params["name"])
+    resolve(kind.Config, parse_sets(params["sets"]), member)
+
+
+CHECKS: Mapping[str, Callable[[Params], None]] = {
+    "train-head": _train_head,
+    "eval": _eval,
+    "extract": _extract,
+    "manifest build": _build,
+}
