@@ -8,7 +8,17 @@ import click
 @click.command("train-backbone")
 @click.argument("objective")
 @click.option("--manifest", "manifest_path", required=True, metavar="DIR", help="Manifest to train on.")
-@click.option("--encoder", "spec", required=True, metavar="SPEC", help="Encoder whose towers learn.")
+@click.option(
+    "--encoder", "spec", required=True, metavar="SPEC",
+    help="Encoder whose towers learn; for an objective on cached images its text tower: SPEC[#OUTPUT][::RUN...].",
+)  # fmt: skip
+@click.option("--source", "sources", multiple=True, metavar="image=SPEC#OUTPUT[::RUN]", help="Cached images.")
+@click.option(
+    "--cache", default="cache", show_default=True, metavar="DIR", envvar="VLPIPE_CACHE", help="Folder of features."
+)
+@click.option(
+    "--runs", default="runs", show_default=True, metavar="DIR", envvar="VLPIPE_RUNS", help="Folder of heads' runs."
+)
 @click.option("--out", required=True, metavar="DIR", help="Folder of the run; continues where it was interrupted.")
 @click.option("--config", "config_path", metavar="TOML", help="Settings.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One setting, in TOML's grammar.")
@@ -18,23 +28,39 @@ def train_backbone(
     manifest_path: str,
     spec: str,
     out: str,
+    sources: tuple[str, ...],
+    cache: str,
+    runs: str,
     config_path: str | None,
     sets: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Train whole towers with OBJECTIVE on a manifest's images and captions."""
+    """Train whole towers with OBJECTIVE on a manifest's images and captions.
+
+    With tevi the text tower alone learns, beside cached images; its texts are then extracted, and the same command
+    again makes the run of the mask.
+    """
     import json
     from pathlib import Path
 
+    from vlpipe.backbones.live import Places
     from vlpipe.backbones.settings import LoopConfig
     from vlpipe.backbones.train import train
     from vlpipe.foundation.config import parse_sets, read_toml, resolve
 
     layers = [read_toml(Path(config_path))] if config_path else []
     config = resolve(LoopConfig, *layers, parse_sets(sets))
-    result = train(objective, Path(manifest_path), spec, Path(out), config)
+    result = train(
+        objective, Path(manifest_path), spec, Path(out), config, Places(sources, Path(cache), Path(runs))
+    )
     if as_json:
         click.echo(json.dumps(result))
         return
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in result.items() if isinstance(value, int | float))
     click.echo(f"{result['weights']}: {numbers}")
+    if "encoder" in result:
+        click.echo(f"encoder {result['encoder']}")
+    if "run" in result:
+        click.echo(f"run {result['run']}")
+    if "then" in result:
+        click.echo(f"next: {result['then']}\nthen this command again, for the run of the head")

@@ -42,13 +42,26 @@ class Loop:
         self.objective = objective
         self.run_digest = run
         self.parts = modules(towers, cast(nn.Module, objective))
-        every = parameters(self.parts)
-        groups = [
-            {"params": [p for p in every.values() if p.ndim > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in every.values() if p.ndim <= 1], "weight_decay": 0.0},
+        self.learned = {
+            part: [p for p in module.parameters() if p.requires_grad] for part, module in self.parts.items()
+        }
+        self.device = next(p.device for part in self.learned.values() for p in part)
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What learns, apart by rate and by decay."""
+        config = self.config
+        text_share = 1.0 if config.text_lr is None else config.text_lr / config.lr
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for part in parts for p in self.learned[part] if (p.ndim > 1) == decays],
+                "weight_decay": config.weight_decay if decays else 0.0,
+                "share": share,
+            }
+            for parts, share in ((("image", "objective"), 1.0), (("text",), text_share))
+            for decays in (True, False)
         ]
-        self.device = next(iter(every.values())).device
-        self.optimizer = torch.optim.AdamW(groups, lr=config.lr)
+        return [group for group in groups if group["params"]]
 
     def train(self, pairs: Pairs, held_out: Pairs | None, folder: Path) -> dict[str, Any]:
         """All steps that the folder's state does not have yet; the last line of the log.
@@ -116,7 +129,7 @@ class Loop:
         self._seed(WARM_UP, step)
         picked = pairs.captions(rows, 2, np.random.default_rng([self.config.seed, CAPTIONS, WARM_UP, step]))
         texts = self._texts(pairs, picked)
-        losses = self.objective.loss(texts[:, 0], texts[:, 1:], _columns(pairs, rows))
+        losses = self.objective.loss(texts[:, 0], texts[:, 1:], pairs.picked(rows, picked[:, 1:]))
         return self._descend(losses, self._rate(step, self.config.text_warmup_steps))
 
     def _training_step(self, pairs: Pairs, rows: IntArray, step: int) -> float:
@@ -125,7 +138,7 @@ class Loop:
         rng = np.random.default_rng([self.config.seed, CAPTIONS, TRAINING, step])
         picked = pairs.captions(rows, self.config.captions, rng)
         images = self.towers["image"](take(pairs.images, rows, self.device))
-        losses = self.objective.loss(images, self._texts(pairs, picked), _columns(pairs, rows))
+        losses = self.objective.loss(images, self._texts(pairs, picked), pairs.picked(rows, picked))
         return self._descend(losses, self._rate(step, self.config.steps))
 
     def _rate(self, step: int, steps: int) -> float:
@@ -143,7 +156,7 @@ class Loop:
                 f"the loss is {value}; lower lr (it is {self.config.lr:g}) or raise warmup, and begin again"
             )
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(losses["loss"])
         nn.utils.clip_grad_norm_(parameters(self.parts).values(), self.config.clip_norm)
@@ -154,7 +167,9 @@ class Loop:
 
     def _learning(self, **parts: bool) -> None:
         for part, learns in parts.items():
-            self.parts[part].train(learns).requires_grad_(learns)
+            self.parts[part].train(learns)
+            for parameter in self.learned[part]:  # what was frozen from the start stays so
+                parameter.requires_grad_(learns)
 
     def _seed(self, purpose: int, step: int) -> None:
         """Random layers draw by step, so that an interrupted run draws the same."""
@@ -171,8 +186,9 @@ class Loop:
         values = []
         for rows in (order.at(step) for step in range(len(pairs) // batch)):
             images = self.towers["image"](take(pairs.images, rows, self.device))
-            texts = self._texts(pairs, pairs.captions(rows, self.config.captions, rng))
-            values.append(self.objective.loss(images, texts, _columns(pairs, rows))["loss"].item())
+            picked = pairs.captions(rows, self.config.captions, rng)
+            losses = self.objective.loss(images, self._texts(pairs, picked), pairs.picked(rows, picked))
+            values.append(losses["loss"].item())
         return float(np.mean(values))
 
 
@@ -184,10 +200,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _columns(pairs: Pairs, rows: IntArray) -> dict[str, list[Any]]:
-    return {name: [values[i] for i in rows] for name, values in pairs.columns.items()}
 
 
 def _kept_log(folder: Path, step: int) -> list[dict[str, Any]]:

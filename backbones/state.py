@@ -52,6 +52,11 @@ def save_weights(folder: Path, parts: Mapping[str, nn.Module]) -> None:
     write_atomic(folder / WEIGHTS, save(weights(parts), {"format": "pt"}))
 
 
+def load_weights(folder: Path, parts: Mapping[str, nn.Module]) -> None:
+    """Take up what `save_weights` wrote; raises `VlpipeError` when it cannot be read."""
+    _take_up(parts, _tensors(folder / WEIGHTS))
+
+
 def save_state(
     folder: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
@@ -72,19 +77,28 @@ def restore(folder: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim
     """
     if not (folder / STATE).is_file():
         return Progress(run=run)
-    try:
-        tensors = load_file(folder / STATE)
-        described = json.loads(bytes(tensors.pop("progress").tolist()))
-    except Exception as error:  # safetensors raises a kind of its own for every damage
-        raise VlpipeError(f"'{folder / STATE}' cannot be read ({error}); remove it to begin again") from None
+    tensors = _tensors(folder / STATE)
+    described = json.loads(bytes(tensors.pop("progress").tolist()))
     if described["run"] != run:
         raise StaleError(
             f"'{folder}' holds a run with other settings, encoder or manifest; choose another --out or remove it"
         )
-    for part, module in parts.items():
-        prefix = f"model.{part}."
-        module.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+    _take_up(parts, tensors, "model.")
     for name, parameter in parameters(parts).items():
         if f"step.{name}" in tensors:
             optimizer.state[parameter] = {moment: tensors[f"{moment}.{name}"] for moment in MOMENTS}
     return Progress(described["step"], float(described["best"]), run)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except Exception as error:  # safetensors raises a kind of its own for every damage
+        raise VlpipeError(f"'{path}' cannot be read ({error}); remove it and its folder to begin again") from None
+    return tensors
+
+
+def _take_up(parts: Mapping[str, nn.Module], tensors: Mapping[str, Tensor], before: str = "") -> None:
+    for part, module in parts.items():
+        prefix = f"{before}{part}."
+        module.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})

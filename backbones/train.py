@@ -2,59 +2,120 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from torch import nn
 
+from vlpipe.backbones.completion import complete, extract_line
 from vlpipe.backbones.contracts import SHELF as OBJECTIVES
-from vlpipe.backbones.contracts import Objective
-from vlpipe.backbones.data import load_pairs
+from vlpipe.backbones.contracts import Objective, Scaled
+from vlpipe.backbones.data import Pairs, load_pairs
+from vlpipe.backbones.exported import export
+from vlpipe.backbones.live import Live, Places
 from vlpipe.backbones.loop import Loop
 from vlpipe.backbones.settings import LoopConfig
-from vlpipe.backbones.state import WEIGHTS
-from vlpipe.extract.contracts import SHELF as ENCODERS
-from vlpipe.extract.contracts import Encoder, Spec
+from vlpipe.backbones.state import STATE, WEIGHTS
+from vlpipe.extract.contracts import Encoder, Savable
+from vlpipe.extract.load import encoder_class, load_encoder
 from vlpipe.foundation.config import resolve
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.files import digest, write_atomic
+from vlpipe.heads.contracts import Source
+from vlpipe.heads.opening import Opener
+from vlpipe.heads.sources import parse_source
 from vlpipe.manifests.manifest import Manifest
 
 
-def train(objective: str, manifest_path: Path, spec: str, out: Path, config: LoopConfig) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Parts:
+    """What learns: an encoder's towers and the objective; `live` where images are cached."""
+
+    encoder: Encoder
+    towers: dict[str, nn.Module]
+    objective: Objective
+    live: Live | None = None
+
+    def decides(self) -> dict[str, Any]:
+        """All that decides the trained weights beside settings and manifest."""
+        if self.live is not None:
+            return self.live.decides()
+        return {side: dict(self.encoder.identity(side)) for side in self.encoder.sides()}
+
+
+def train(
+    objective: str, manifest_path: Path, spec: str, out: Path, config: LoopConfig, places: Places | None = None
+) -> dict[str, Any]:
     """Train the towers of an encoder on the manifest's `train` split, validated on its `val` split.
 
-    Returns the last line of the log with `weights`, the file that the encoder loads as `SPEC@FILE`. Raises
-    `VlpipeError` for an unknown name, a manifest without captioned training images, or a row that cannot be read;
-    `StaleError` when `out` holds another run.
+    `spec` is SPEC, for an objective on cached images also SPEC#OUTPUT::RUN. Returns the last line of the log with
+    `weights`, the kept tensors, `encoder`, the spec of the trained encoder in its library's format, and for an
+    objective on cached images `run`, the finished head's run, or `then`, the command that has to come before the
+    same call again. Raises `VlpipeError` for an unknown name, a manifest without captioned training images, or a
+    row that cannot be read; `StaleError` when `out` holds another run, or a run was trained on other rows.
     """
-    encoder, towers = _encoder(spec, config)
-    family = OBJECTIVES.load(objective)
-    learner: Objective = family(resolve(family.Config, config.objective))
     manifest = Manifest.open(manifest_path)
-    run = {
+    parts = _parts(objective, manifest_path, spec, config, places or Places())
+    made_by = {
         "objective": objective,
         "config": config.model_dump(exclude={"threads"}),
-        "encoder": {side: dict(encoder.identity(side)) for side in encoder.sides()},
+        "encoder": parts.decides(),
         "manifest": manifest.digest,
     }
-    pairs = load_pairs(manifest, encoder, "train")
+    pairs = _pairs(manifest, parts, "train")
     if pairs is None:
         raise VlpipeError(
-            f"manifest '{manifest_path}' has no image of the split 'train' with a text of the role 'caption'; "
-            "training needs both"
+            f"manifest '{manifest_path}' has no image of the split 'train' with a text of the role 'caption'"
+            f"{' and a usable cached row' if parts.live else ''}; training needs both"
         )
-    loop = Loop(config, towers, learner, digest(run))
-    write_atomic(out / "config.toml", tomli_w.dumps(config.model_dump(exclude_none=True)).encode())
-    result = loop.train(pairs, load_pairs(manifest, encoder, "val"), out)
-    return {**result, "weights": str(out / WEIGHTS)}
+    loop = Loop(config, parts.towers, parts.objective, digest(made_by))
+    if not (out / STATE).is_file():  # else it may be another run's, and is that run's where it is not
+        write_atomic(out / "config.toml", tomli_w.dumps(config.model_dump(exclude_none=True)).encode())
+    result = loop.train(pairs, _pairs(manifest, parts, "val"), out) | {"weights": str(out / WEIGHTS)}
+    if not isinstance(parts.encoder, Savable):
+        return result
+    scale = float(parts.objective.log_scale.detach().exp()) if isinstance(parts.objective, Scaled) else None
+    model, settings = export(parts.encoder, loop.parts, out, scale)
+    name = parse_source(spec).output.partition("#")[0]
+    trained = f"{name.removesuffix(encoder_class(name)[1]).rstrip(':')}:{model}"
+    result["encoder"] = trained
+    if parts.live is None:
+        return result
+    made_by = {"objective": objective, "config": config.model_dump(exclude={"threads", "seed"})}
+    run = complete(parts.live, trained, settings, made_by)
+    return result | ({"run": run.id} if run else {"then": extract_line(parts.live, trained, settings)})
 
 
-def _encoder(spec: str, config: LoopConfig) -> tuple[Encoder, dict[str, nn.Module]]:
-    parsed = Spec.parse(spec)
-    family = ENCODERS.load(parsed.family)
-    encoder: Encoder = family(parsed.model, resolve(family.Config, config.encoder))
+def _pairs(manifest: Manifest, parts: Parts, split: str) -> Pairs | None:
+    return load_pairs(manifest, parts.encoder, split, cached=parts.live.images if parts.live else None)
+
+
+def _parts(objective: str, manifest: Path, spec: str, config: LoopConfig, places: Places) -> Parts:
+    family = OBJECTIVES.load(objective)
+    settings = resolve(family.Config, config.objective)
+    text = parse_source(spec)
+    encoder = load_encoder(text.output.partition("#")[0], config.encoder)
+    if not hasattr(family, "named"):
+        return _of_pictures(objective, family(settings), encoder, text, places)
+    if config.text_warmup_steps:
+        raise UsageError(
+            f"text_warmup_steps = {config.text_warmup_steps}: '{objective}' starts from trained texts"
+        )
+    live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config.seed)
+    return Parts(encoder, live.towers, live.learner, live)
+
+
+def _of_pictures(objective: str, learner: Any, encoder: Encoder, text: Source, places: Places) -> Parts:
+    """Both towers of an encoder."""
+    if places.sources or text.through or "#" in text.output:
+        raise UsageError(
+            f"objective '{objective}' reads pictures and trains both towers; --source and SPEC#OUTPUT::RUN are "
+            "for objectives on cached images, such as tevi"
+        )
     if set(encoder.sides()) != {"image", "text"}:
-        raise UsageError(f"encoder '{spec}' has only the side {', '.join(encoder.sides())}; training needs both")
-    return encoder, {side: encoder.tower(side) for side in encoder.sides()}
+        raise UsageError(
+            f"encoder '{text.output}' has only the side {', '.join(encoder.sides())}; training needs both"
+        )
+    return Parts(encoder, {side: encoder.tower(side) for side in encoder.sides()}, learner)

@@ -183,14 +183,19 @@ def constants(model: Any) -> dict[str, float]:
 
 
 class Tower(nn.Module):
-    """One side of a model, for training. The parameters are the model's own."""
+    """One side of a model, for training: its own parameters by the library's names, none of the other side's."""
 
-    def __init__(self, encoder: Any, part: str) -> None:
+    def __init__(self, encoder: Any, side: Side, output: str) -> None:
         super().__init__()
-        self.model = encoder.model if part == "text" else encoder.model.visual
-        self.read = encoder.run
+        for name, module in encoder.model.named_children():
+            if (name == "visual") == (side == "image"):
+                self.add_module(name, module)
+        for name, parameter in encoder.model.named_parameters(recurse=False):
+            if side == "text" and not name.startswith("logit_"):
+                self.register_parameter(name, parameter)
+        self.read, self.output = encoder.run, output
 
     def forward(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) of prepared tensors."""
-        pooled: Tensor = self.read(tensors, ("pooled",))["pooled"]
-        return pooled
+        rows: Tensor = self.read(tensors, (self.output,))[self.output]
+        return rows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from PIL import Image
 from torch import Tensor, nn
@@ -85,8 +86,21 @@ class Encoder(Protocol):
         """The asked outputs, (rows, *shape) each, without gradients."""
         ...
 
-    def tower(self, side: Side) -> nn.Module:
-        """The module that backbones/ trains: prepared tensors in, embeddings (rows, d) out."""
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
+        """The module that backbones/ trains: prepared tensors in, an output (rows, d) out, else the main one."""
+        ...
+
+
+@runtime_checkable
+class Savable(Protocol):
+    """An encoder that can be kept as it is after training, in its own library's format."""
+
+    def save(self, folder: Path, logit_scale: float | None = None) -> None:
+        """Write the whole model into an empty folder, with another logit scale where one is given."""
+        ...
+
+    def saved(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """What loads a folder that `save` wrote: MODEL of the spec, and the settings that go with it."""
         ...
 
 

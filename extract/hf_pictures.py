@@ -4,6 +4,7 @@
 - A model of maps (ResNet) or of stages (Swin) gives the places of its last map as tokens, row by row. Its layers
   are its stages, each with its own number of tokens and width.
 - MAE drops and shuffles patches even in evaluation mode; here it sees all of them, in their order.
+- `tokens_joint` are the patches in the space that both sides of a model share (`hf_joint` says how).
 - Where each picture has its own number of patches (SigLIP 2 NaFlex), there are means over those, and no tokens.
 """
 
@@ -19,12 +20,14 @@ from PIL import Image
 from torch import Tensor
 
 from vlpipe.cache_store.layout import ArraySpec
-from vlpipe.extract.compute import exact
+from vlpipe.extract.compute import exact, pixels_to
 from vlpipe.extract.contracts import Prepared
+from vlpipe.extract.hf_joint import Joint, joint_reader
 from vlpipe.extract.hf_states import Tower, answer_names, read_answer, real_mean, specs
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import canonical_json
 
+JOINT = "tokens_joint"
 _READ = ("pixel_values", "pixel_attention_mask", "spatial_shapes")  # of what a processor gives
 
 
@@ -58,7 +61,10 @@ class HfPictures:
         with exact():
             names = answer_names(self._probe, self.tower.head, self._poolings)
             top = {"mean": "patch_mean"}  # a picture's own mean is none of its texts'
-            return specs(self._read(self._probe, [top.get(name, name) for name in names], self._blank))
+            names = [top.get(name, name) for name in names]
+            if "tokens" in names and self._joint is not None:
+                names.append(JOINT)
+            return specs(self._read(self._probe, names, self._blank))
 
     def run(self, tensors: Mapping[str, Tensor], outputs: tuple[str, ...]) -> dict[str, Tensor]:
         """The asked outputs of a batch, (rows, *shape) each; keeps gradients where they are on."""
@@ -80,7 +86,7 @@ class HfPictures:
 
     def _answer(self, tensors: Mapping[str, Tensor], hidden: bool) -> Any:
         inputs = {name: tensor.to(self.tower.device) for name, tensor in tensors.items()}
-        inputs["pixel_values"] = inputs["pixel_values"].to(self.tower.dtype)
+        inputs["pixel_values"] = pixels_to(self.tower.device, self.tower.dtype, tensors["pixel_values"])
         if self.masked:  # patches are sorted by this noise
             order = torch.arange(
                 self._grid(tensors["pixel_values"]), dtype=torch.float32, device=self.tower.device
@@ -98,6 +104,8 @@ class HfPictures:
             patches = self._patches(state)  # (rows, patches, width)
             if pooling == "tokens":
                 return patches
+            if pooling == JOINT and self._joint is not None:
+                return self._joint(patches.to(self.tower.dtype)).float()
             return patches.mean(1) if mask is None else real_mean(patches, mask)
 
         return read_answer(answer, outputs, pool)
@@ -114,6 +122,13 @@ class HfPictures:
     def _grid(self, pixels: Tensor) -> int:
         size = self.tower.config.patch_size
         return int((pixels.shape[-2] // size) * (pixels.shape[-1] // size))
+
+    @cached_property
+    def _joint(self) -> Joint | None:
+        if self.tower.head != "pooled":
+            return None
+        with exact():
+            return joint_reader(self.tower.modules, self._probe.last_hidden_state, self._probe.pooler_output)
 
     @cached_property
     def _prefix(self) -> int:

@@ -19,8 +19,10 @@ from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.heads.contracts import Resumable
 
 Scalars = dict[str, float]
+CHECKPOINT = "checkpoint.safetensors"
 HEAD, TRAINING, SCALARS, EPOCH, STOPPED = "head/", "training/", "scalars/", "epoch", "stopped"
-CHEAP, SHARE = 0.1, 0.02  # seconds, and of the training's time
+SHARE = 0.01  # of the training's time that writing may take
+CPU = torch.device("cpu")
 DIGEST = "digest"  # of all other tensors of a checkpoint
 
 
@@ -34,9 +36,14 @@ def _serialised(tensors: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
+def weights_digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and values, 64 hexadecimal digits: that of the file that they make."""
+    return hashlib.sha256(_serialised(tensors)).hexdigest()
+
+
 def _digest(tensors: dict[str, Tensor]) -> Tensor:
-    """SHA-256 of names, dtypes, shapes and values, uint8 (32,)."""
-    return torch.tensor(list(hashlib.sha256(_serialised(tensors)).digest()), dtype=torch.uint8)
+    """`weights_digest` as uint8 (32,)."""
+    return torch.tensor(list(bytes.fromhex(weights_digest(tensors))), dtype=torch.uint8)
 
 
 def load_tensors(path: Path, remedy: str) -> dict[str, Tensor]:
@@ -61,13 +68,13 @@ def load_weights(head: Any, weights: dict[str, Tensor], path: Path, remedy: str)
 class Checkpoint:
     """The state after an epoch in one atomic file of a run's folder, and the log of every epoch beside it.
 
-    The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen. Where
-    writing it takes longer than `CHEAP`, it is left out until writing takes `SHARE` of the time or less; a killed
-    run then does the epochs since again.
+    The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen. After the
+    first one it is left out until writing takes `SHARE` of the time or less; a killed run does the epochs since
+    again.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "checkpoint.safetensors"
+        self.path = folder / CHECKPOINT
         self.log = folder / "log.jsonl"
         self.remedy = f"delete '{folder}' and train again"
         self.cost = 0.0  # seconds of the last write
@@ -77,7 +84,7 @@ class Checkpoint:
         """After `epoch` finished epochs; `stopped` when the head wants no more."""
         append_line(self.log, {"epoch": epoch, **scalars})
         start = time.monotonic()
-        if self.cost > CHEAP and start - self.written < self.cost / SHARE and not stopped:
+        if start - self.written < self.cost / SHARE and not stopped:
             return
         state = head.training_state() if isinstance(head, Resumable) else {}
         tensors = {HEAD + name: tensor for name, tensor in head.state_dict().items()}
@@ -88,10 +95,11 @@ class Checkpoint:
         self.written = time.monotonic()
         self.cost = self.written - start
 
-    def load(self, head: Any) -> tuple[int, Scalars, bool]:
+    def load(self, head: Any, device: torch.device = CPU) -> tuple[int, Scalars, bool]:
         """Finished epochs, the last one's scalars, and whether the head stopped; cuts the log back to them.
 
-        At the start that is 0, none and False. Raises `VlpipeError` for a damaged file.
+        The head takes up its training state on a device. At the start that is 0, none and False. Raises
+        `VlpipeError` for a damaged file.
         """
         if not self.path.exists():
             self._cut_log(0)
@@ -102,7 +110,8 @@ class Checkpoint:
             raise VlpipeError(f"'{self.path}' is damaged (its digest is another); {self.remedy}")
         load_weights(head, _under(HEAD, tensors), self.path, self.remedy)
         if isinstance(head, Resumable):
-            head.load_training_state(_under(TRAINING, tensors))
+            state = _under(TRAINING, tensors)
+            head.load_training_state({name: tensor.to(device) for name, tensor in state.items()})
         epoch = int(tensors[EPOCH])
         self._cut_log(epoch)
         scalars = {name: float(value) for name, value in _under(SCALARS, tensors).items()}

@@ -6,29 +6,46 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
+import torch
+from torch import Tensor
 
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import digest, file_digest, write_atomic
-from vlpipe.heads.checkpoint import Checkpoint, save_tensors
-from vlpipe.heads.contracts import Head, HeadConfig, Source
+from vlpipe.foundation.progress import progress
+from vlpipe.heads.checkpoint import CHECKPOINT, Checkpoint, save_tensors, weights_digest
+from vlpipe.heads.checks import check_images, check_partial
+from vlpipe.heads.contracts import Head, HeadConfig, Reported, Source
 from vlpipe.heads.data import Joined
 from vlpipe.heads.folder import CONFIG, FINISHED, STATUS, TRAINING, WEIGHTS, Run
-from vlpipe.heads.loop import check_images, check_partial, seeded, train
+from vlpipe.heads.loop import Learner, seeded, train
 from vlpipe.heads.opening import Opener
+from vlpipe.heads.stack import attempt, train_together
 
 Action = Literal["trained", "skipped", "resumed"]
 
 
 @dataclass(frozen=True)
+class Adopted:
+    """Weights that were trained elsewhere, and a digest of all that made them but seeds."""
+
+    weights: dict[str, Tensor]
+    lineage: str
+
+
+@dataclass(frozen=True)
 class Plan:
-    """All that decides a run: the head by name and class, its settings, its rows and where these came from."""
+    """All that decides a run: the head by name and class, its settings, its rows and where these came from.
+
+    Where weights are `adopted`, the head takes them as they are and nothing is trained.
+    """
 
     kind: str
     head: type[Head]
@@ -36,6 +53,7 @@ class Plan:
     joined: Joined
     sources: dict[str, Source]
     opener: Opener
+    adopted: Adopted | None = None
 
     def settings(self) -> dict[str, Any]:
         """The resolved settings, without those that are None, which TOML cannot say."""
@@ -56,13 +74,15 @@ class Plan:
             "split_rule": self.joined.rule,
             "rows": self.joined.digest(),
         }
+        if self.adopted is not None:
+            decides["adopted"] = [self.adopted.lineage, weights_digest(self.adopted.weights)]
         name = re.sub(r"[^a-z0-9_]+", "-", self.kind.rpartition(":")[2].lower())
         return f"{name}-{digest(decides)[:12]}"
 
     def record(self) -> dict[str, Any]:
         """What config.toml holds; paths are absolute, so that a run can be evaluated from any folder."""
         shapes = self.joined.shapes()
-        return {
+        return ({} if self.adopted is None else {"adopted": self.adopted.lineage}) | {
             "kind": self.kind,
             "code": self.head.code,
             "manifest": str(self.opener.manifest.folder.resolve()),
@@ -92,26 +112,86 @@ class Outcome:
     action: Action
 
 
-def train_run(plan: Plan, runs: Path) -> Outcome:
+@dataclass(frozen=True)
+class _Begun:
+    """A run's folder, taken, and what is to be trained in it."""
+
+    plan: Plan
+    head: Any
+    folder: Path
+    checkpoint: Checkpoint
+    half: bool
+    started: float
+
+    def learner(self, device: str | torch.device) -> Learner:
+        """The head in training."""
+        return Learner(self.head, self.plan.joined, self.plan.config, self.checkpoint, device)
+
+
+def train_run(plan: Plan, runs: Path, device: str | torch.device = "cpu") -> Outcome:
     """Train, resume or skip; raises `VlpipeError` when another process trains the same run now.
 
     What rows or shapes rule out is raised before the folder is made. A finished run with damaged files is trained
-    again.
+    again. Where it learns is no part of its identity.
     """
+    with ExitStack() as locks:
+        begun = _begin(plan, runs, locks)
+        if isinstance(begun, Outcome):
+            return begun
+        return _end(begun, _adopt(begun.head, plan.adopted) if plan.adopted else train(begun.learner(device)))
+
+
+def train_runs(plans: Sequence[Plan], runs: Path, device: str | torch.device = "cpu") -> list[Outcome | Exception]:
+    """The same for plans of one `trait` on the same rows, trained as one; what became of each, or why it failed.
+
+    Ids, folders and files are those of the runs alone; results may differ by the rounding of batched kernels.
+    """
+    with ExitStack() as locks:
+        begun = [attempt(partial(_begin, plan, runs, locks)) for plan in plans]
+        learners = [one.learner(device) for one in begun if isinstance(one, _Begun)]
+        with progress("training", sum(learner.steps * learner.config.epochs for learner in learners)) as advance:
+            ends = iter(train_together(learners, advance))
+        return [_ended(one, next(ends)) if isinstance(one, _Begun) else one for one in begun]
+
+
+def _ended(begun: _Begun, end: dict[str, float] | Exception) -> Outcome | Exception:
+    return end if isinstance(end, Exception) else attempt(partial(_end, begun, end))
+
+
+def _begin(plan: Plan, runs: Path, locks: ExitStack) -> Outcome | _Begun:
+    """Take the run's folder, until the locks are left; the outcome where it is finished already."""
     check_images(plan.joined, plan.config)
     with seeded(plan.config.seed):
         head: Any = plan.head(plan.config, plan.joined.shapes())
     check_partial(plan.joined, plan.config)
     folder = runs / plan.run_id()
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        finished = _finished(folder)
-        if finished is not None:
-            return Outcome(finished, "skipped")
-        checkpoint = Checkpoint(folder)
-        half = checkpoint.path.exists()
-        _train(plan, head, folder, checkpoint)
-        return Outcome(Run.read(folder), "resumed" if half else "trained")
+    locks.enter_context(_alone(folder))
+    finished = _finished(folder)
+    if finished is not None:
+        return Outcome(finished, "skipped")
+    begun = _Begun(plan, head, folder, Checkpoint(folder), (folder / CHECKPOINT).exists(), time.monotonic())
+    write_atomic(folder / CONFIG, tomli_w.dumps(plan.record()).encode("utf-8"))
+    _write_status(folder, {"state": TRAINING, "rows": plan.joined.counts()})
+    return begun
+
+
+def _end(begun: _Begun, scalars: dict[str, float]) -> Outcome:
+    """Write what training gave."""
+    folder = begun.folder
+    save_tensors(folder / WEIGHTS, begun.head.state_dict())
+    _write_status(
+        folder,
+        {
+            "state": FINISHED,
+            "rows": begun.plan.joined.counts(),
+            "scalars": scalars,
+            "seconds": round(time.monotonic() - begun.started, 3),
+            "weights": file_digest(folder / WEIGHTS),
+        },
+    )
+    begun.checkpoint.discard()
+    return Outcome(Run.read(folder), "resumed" if begun.half else "trained")
 
 
 def _finished(folder: Path) -> Run | None:
@@ -123,23 +203,10 @@ def _finished(folder: Path) -> Run | None:
     return run if run.state == FINISHED and run.has_its_weights() else None
 
 
-def _train(plan: Plan, head: Any, folder: Path, checkpoint: Checkpoint) -> None:
-    started = time.monotonic()
-    write_atomic(folder / CONFIG, tomli_w.dumps(plan.record()).encode("utf-8"))
-    _write_status(folder, {"state": TRAINING, "rows": plan.joined.counts()})
-    scalars = train(head, plan.joined, plan.config, checkpoint)
-    save_tensors(folder / WEIGHTS, head.state_dict())
-    _write_status(
-        folder,
-        {
-            "state": FINISHED,
-            "rows": plan.joined.counts(),
-            "scalars": scalars,
-            "seconds": round(time.monotonic() - started, 3),
-            "weights": file_digest(folder / WEIGHTS),
-        },
-    )
-    checkpoint.discard()
+def _adopt(head: Any, adopted: Adopted) -> dict[str, float]:
+    head.load_state_dict(adopted.weights)
+    head.eval()
+    return head.report() if isinstance(head, Reported) else {}
 
 
 def _write_status(folder: Path, status: dict[str, Any]) -> None:

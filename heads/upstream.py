@@ -16,7 +16,7 @@ from vlpipe.heads.sources import CachedRows
 
 
 class Upstream:
-    """What a finished head makes of one side's rows: its `images` or `texts`, without gradients.
+    """What a finished head makes of one side's rows: its `images` or `texts`.
 
     The rows come under every image role of that head, or under its first text role; what it gives back under
     the first role of the side is passed on. Its `identity` names the weights, too: one run trained again on
@@ -28,14 +28,18 @@ class Upstream:
         self.identity = f"{run.id}@{run.status['weights']}"
 
     def __call__(self, rows: Tensor, side: Side) -> Tensor:
-        """(rows, *shape) to (rows, *other shape)."""
+        """(rows, *shape) to (rows, *other shape), without gradients."""
+        with torch.no_grad():
+            return self.transformed(rows, side)
+
+    def transformed(self, rows: Tensor, side: Side) -> Tensor:
+        """The same with gradients, where the head lets them pass."""
         names = roles_on(self.head.roles, side)
         ids = [""] * len(rows)
-        with torch.no_grad():
-            if side == "image":
-                done = self.head.images(Batch(ids, dict.fromkeys(names, rows)))
-            else:
-                done = self.head.texts(Batch(ids, {names[0]: rows}))
+        if side == "image":
+            done = self.head.images(Batch(ids, dict.fromkeys(names, rows)))
+        else:
+            done = self.head.texts(Batch(ids, {names[0]: rows}))
         found: Tensor = done.x[names[0]]
         return found
 

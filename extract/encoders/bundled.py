@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 from pydantic import Field
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
@@ -24,11 +24,12 @@ from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.small_clip import ImageTower, SmallClipConfig, TextTower, WordTokenizer
 from vlpipe.foundation.config import Config, read_toml, resolve
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
-from vlpipe.foundation.files import canonical_json
+from vlpipe.foundation.files import canonical_json, write_atomic
 
 CODE = 1  # version: raised when the same weights and item would give another row
 FOLDER = Path(__file__).parent.parent / "bundled"
 SCALE = "objective.log_scale"
+WEIGHTS = "weights.safetensors"
 
 
 class BundledConfig(Config):
@@ -49,6 +50,7 @@ class Bundled:
         name, _, checkpoint = model.partition("@")
         if name not in self.models():
             raise UnknownNameError("bundled model", name, self.models())
+        self.name = name
         self.architecture = resolve(SmallClipConfig, read_toml(FOLDER / f"{name}.toml"))
         self.tokenizer = WordTokenizer(
             self.architecture.words, self.architecture.separator, self.architecture.context
@@ -136,9 +138,25 @@ class Bundled:
             rows = {"pooled": tower.project(states[:, 0]), "tokens": states[:, 1:]}
             return {name: rows[name] for name in outputs}
 
-    def tower(self, side: Side) -> nn.Module:
-        """Prepared tensors in, `pooled` out."""
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
+        """Prepared tensors in, `pooled` out, the one output that is trained."""
         return self.towers[side]
+
+    def save(self, folder: Path, logit_scale: float | None = None) -> None:
+        """Both towers and the logit scale, as `train-backbone` writes them."""
+        tensors = {
+            f"{side}.{name}": tensor.contiguous()
+            for side, tower in self.towers.items()
+            for name, tensor in tower.state_dict().items()
+        }
+        scale = logit_scale or self.constants.get("logit_scale")
+        if scale is not None:
+            tensors[SCALE] = torch.tensor(math.log(scale), dtype=torch.float64)
+        write_atomic(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+
+    def saved(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """`NAME@FILE`; no settings."""
+        return f"{self.name}@{folder / WEIGHTS}", {}
 
 
 def _towers(architecture: SmallClipConfig, seed: int) -> dict[Side, nn.Module]:

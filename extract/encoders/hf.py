@@ -26,6 +26,7 @@ from vlpipe.extract.compute import DTYPE, Precision, cast, exact, pick_device
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.hf_pictures import HfPictures
+from vlpipe.extract.hf_saving import copy_small_files, save_whole
 from vlpipe.extract.hf_states import Tower
 from vlpipe.extract.hf_texts import HfTexts
 from vlpipe.extract.hub import hub_answers
@@ -34,7 +35,7 @@ from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.files import digest
 
-CODE = 2  # version: raised when the same model and item would give another row
+CODE = 3  # version: raised when the same model and item would give another row
 _SIDE: Mapping[Side, tuple[str, ...]] = {"image": ("vision", "visual"), "text": ("text",)}  # parts of two towers
 _UNUSED = ("pooler.", "mask_token")  # tensors that no output reads: a checkpoint may lack them
 _UNIMPORTANT = (
@@ -98,7 +99,8 @@ class Hf:
         """Image: pooled or pooler, cls, patch_mean, tokens. Text: pooled or pooler, mean, last, cls. By layer too.
 
         `pooled` is the vector in the space that both sides share, `pooler` the pooled vector of a model of one
-        side; means are over patches or real tokens, `last` is the last real token. None has unit length.
+        side; means are over patches or real tokens, `last` is the last real token. None has unit length. CLIP and
+        SigLIP have `tokens_joint`, too: their patches in the shared space.
         """
         if side not in self.sides():
             return {}
@@ -129,10 +131,23 @@ class Hf:
         part = self.texts if "input_ids" in tensors else self.pictures
         return part.run(tensors, outputs)
 
-    def tower(self, side: Side) -> nn.Module:
-        """Prepared tensors in, the main output (rows, width) out."""
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
+        """Prepared tensors in, an output (rows, width) out, by default the main one."""
         modules = (self.pictures if side == "image" else self.texts).tower.modules
-        return _Trained(modules, self.run, main_output(self.outputs(side)))
+        return _Trained(modules, self.run, output or main_output(self.outputs(side)))
+
+    def save(self, folder: Path, logit_scale: float | None = None) -> None:
+        """As the library saves a model, in float32, beside the other small files of where it came from."""
+        whole, info = self._whole()
+        self._place(whole)[1].load_state_dict(self.model.state_dict())
+        with _quiet():
+            save_whole(whole, info["missing_keys"], folder, logit_scale)
+        if config := self._file("config.json"):
+            copy_small_files(config.parent, folder)
+
+    def saved(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """The folder, with the settings that it was trained with."""
+        return str(folder), self.config.model_dump(exclude_defaults=True, exclude={"device"})
 
     @cached_property
     def pictures(self) -> HfPictures:
@@ -167,25 +182,24 @@ class Hf:
 
     def _sentence_limit(self) -> int | None:
         """What a sentence-transformers folder says of its longest text."""
+        path = self._file("sentence_bert_config.json")
+        limit = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path else None
+        return limit if isinstance(limit, int) else None
+
+    def _file(self, name: str) -> Path | None:
+        """Where one of the model's files lies on this machine; None where there is none."""
         from transformers.utils.hub import cached_file
 
         path = cached_file(
-            self.source, "sentence_bert_config.json", local_files_only=self.local,
+            self.source, name, local_files_only=self.local,
             _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False,
         )  # fmt: skip
-        limit = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length") if path else None
-        return limit if isinstance(limit, int) else None
+        return Path(path) if path else None
 
     def _load(self) -> tuple[Any, set[str]]:
         """The model, or the part of it that reads texts, in float32; and the tensors that its checkpoint lacks."""
-        options = {} if self.config.attention == "auto" else {"attn_implementation": self.config.attention}
-        whole, info = self._part(
-            "AutoModel", dtype=torch.float32, weights_only=True, output_loading_info=True, **options
-        )
-        texts = getattr(whole, "language_model", whole)  # of a model that also sees (Gemma 3)
-        model = whole.get_encoder() if whole.config.is_encoder_decoder else texts
-        place = next(name for name, module in whole.named_modules() if module is model)
-        within = f"{place}." if place else ""
+        whole, info = self._whole()
+        within, model = self._place(whole)
         missing = {key.removeprefix(within) for key in info["missing_keys"] if key.startswith(within)}
         needed = sorted(key for key in missing if not any(part in key for part in _UNUSED))
         if needed:
@@ -193,7 +207,27 @@ class Hf:
                 f"hf:{self.name}: the checkpoint lacks {len(needed)} tensors that the model needs, first "
                 f"'{needed[0]}'; random weights are never extracted"
             )
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if name in missing:
+                    tensor.zero_()  # not read, but kept by training: the same in every run
         return model, missing
+
+    def _whole(self) -> tuple[Any, dict[str, Any]]:
+        """All of the checkpoint in float32, and what the library says of loading it."""
+        options = {} if self.config.attention == "auto" else {"attn_implementation": self.config.attention}
+        found: tuple[Any, dict[str, Any]] = self._part(
+            "AutoModel", dtype=torch.float32, weights_only=True, output_loading_info=True, **options
+        )
+        return found
+
+    @staticmethod
+    def _place(whole: Any) -> tuple[str, Any]:
+        """The part of a model that is read, and what its tensors' names begin with."""
+        texts = getattr(whole, "language_model", whole)  # of a model that also sees (Gemma 3)
+        model = whole.get_encoder() if whole.config.is_encoder_decoder else texts
+        place = next(name for name, module in whole.named_modules() if module is model)
+        return f"{place}." if place else "", model
 
     def _part(self, kind: str, **options: Any) -> Any:
         import transformers

@@ -10,28 +10,32 @@ the library (laion2b_s34b_b88k) or a checkpoint file; folders and hub names brin
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import open_clip
 import torch
 from PIL import Image
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.block_states import kernels, layer_specs
 from vlpipe.extract.clip_source import OpenClipConfig, Source
 from vlpipe.extract.clip_towers import Seen, TextTower, Tower, constants, image_tower, weights
-from vlpipe.extract.compute import DTYPE, exact, pick_device
+from vlpipe.extract.compute import DTYPE, exact, pick_device, pixels_to
 from vlpipe.extract.contracts import ImageItem, Item, Prepared, TextItem
 from vlpipe.extract.output_names import layer_of
 from vlpipe.extract.tokens import clip_token_count, clip_tokenizer_digest
 from vlpipe.foundation.config import Config
-from vlpipe.foundation.files import canonical_json
+from vlpipe.foundation.files import canonical_json, write_atomic
 
-CODE = 2  # version: raised when the same model and item would give another row
+CODE = 3  # version: raised when the same model and item would give another row
 
 
 class OpenClip:
@@ -44,6 +48,7 @@ class OpenClip:
         source = Source(model, config)
         self.model = source.load()
         self.activation, self.notes = source.activation, source.notes
+        self.settings = source.settings | {"quick_gelu": source.quick_gelu}
         self.architecture = source.architecture(self.model)
         self.weights = weights(self.model)
         self.constants: Mapping[str, float] = constants(self.model)
@@ -126,14 +131,29 @@ class OpenClip:
         """One pass of a tower for all asked outputs; keeps gradients where they are on."""
         return self._rows(self._see(tensors, {found[0] for found in map(layer_of, outputs) if found}), outputs)
 
-    def tower(self, side: Side) -> nn.Module:
-        """Prepared tensors in, pooled embeddings (rows, width) out."""
-        return Tower(self, side)
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
+        """Prepared tensors in, an output (rows, width) out, by default the pooled embeddings."""
+        return Tower(self, side, output or "pooled")
+
+    def save(self, folder: Path, logit_scale: float | None = None) -> None:
+        """As the library saves a model for a hub: settings, weights, and the tokenizer where it is not its own."""
+        state = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        if logit_scale is not None:
+            state["logit_scale"] = torch.full_like(state["logit_scale"], math.log(logit_scale))
+        config = {"model_cfg": self.settings, "preprocess_cfg": vars(self.preprocessing)}
+        write_atomic(folder / "open_clip_config.json", json.dumps(config, indent=2).encode())
+        write_atomic(folder / "open_clip_model.safetensors", save(state, {"format": "pt"}))
+        if hasattr(self.tokenizer, "save_pretrained"):
+            self.tokenizer.save_pretrained(folder)
+
+    def saved(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """The folder, which says all but prompt and precision."""
+        return str(folder), self.config.model_dump(exclude_defaults=True, include={"prompt", "precision"})
 
     def _see(self, tensors: Mapping[str, Tensor], layers: Collection[int] | None) -> Seen:
         if "text" in tensors:
             return self.text.run(tensors["text"].to(self.device), tensors["length"].to(self.device), layers)
-        return self.image.run(tensors["image"].to(self.device, DTYPE[self.config.precision]), layers)
+        return self.image.run(pixels_to(self.device, DTYPE[self.config.precision], tensors["image"]), layers)
 
     def _rows(self, seen: Seen, outputs: tuple[str, ...]) -> dict[str, Tensor]:
         rows = {}

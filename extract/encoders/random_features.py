@@ -87,7 +87,7 @@ class RandomFeatures:
         """The asked outputs."""
         return {name: batch.tensors[name] for name in outputs}
 
-    def tower(self, side: Side) -> nn.Module:
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
         """A module without parameters: prepared tensors in, `pooled` out."""
         return _Tower()
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.block_states import ImageState, kernels, layer_specs
-from vlpipe.extract.compute import DTYPE, Precision, exact, pick_device
+from vlpipe.extract.compute import DTYPE, Precision, exact, pick_device, pixels_to
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.hub import guarded, hub_answers
@@ -34,7 +34,7 @@ from vlpipe.foundation.config import Config
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 from vlpipe.foundation.files import canonical_json, digest
 
-CODE = 1  # version: raised when the same model and item would give another row
+CODE = 2  # version: raised when the same model and item would give another row
 TOLD_APART = ("num_classes", "in_chans", "global_pool", "img_size")  # elsewhere in the identity, or of no weight
 DATA: Any = timm.data  # only partly typed
 PICTURES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
@@ -129,12 +129,12 @@ class Timm:
 
     def run(self, tensors: Mapping[str, Tensor], outputs: tuple[str, ...]) -> dict[str, Tensor]:
         """One pass for all asked outputs; keeps gradients where they are on."""
-        pixels = tensors["image"].to(self.device, DTYPE[self.config.precision])
+        pixels = pixels_to(self.device, DTYPE[self.config.precision], tensors["image"])
         layers = {found[0] for found in map(layer_of, outputs) if found}
         features, states = self.trunk.features(pixels, layers)
         return self._rows(features, states, outputs)
 
-    def tower(self, side: Side) -> nn.Module:
+    def tower(self, side: Side, output: str | None = None) -> nn.Module:
         """Prepared tensors in, pooled features (rows, width) out."""
         return _Tower(self)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from vlpipe.backbones.data import Pairs
+from vlpipe.backbones.data import Gather, Pairs
 from vlpipe.backbones.loop import LOG, Loop
 from vlpipe.backbones.objectives.clip import Clip, ClipConfig
 from vlpipe.backbones.settings import LoopConfig
@@ -43,6 +44,11 @@ class Tower(nn.Module):
         return mapped
 
 
+def stack(name: str, rows: Tensor) -> Gather:
+    """Rows in memory under the name that a tower reads."""
+    return lambda positions: {name: rows[torch.from_numpy(positions)]}
+
+
 def pairs(rows: int = 40, captions: int = 2, seed: int = 0) -> Pairs:
     """Images and texts that show the same hidden class."""
     rng = np.random.default_rng(seed)
@@ -50,7 +56,7 @@ def pairs(rows: int = 40, captions: int = 2, seed: int = 0) -> Pairs:
     noise = rng.normal(size=(rows, 6)).astype(np.float32)
     images = torch.tensor(np.hstack([classes, 0.1 * noise]))
     texts = torch.tensor(np.repeat(classes, captions, axis=0) + 0.1 * rng.random((rows * captions, 5), np.float32))
-    return Pairs({"x": images}, {"y": texts}, np.arange(rows + 1) * captions)
+    return Pairs(stack("x", images), stack("y", texts), np.arange(rows + 1) * captions)
 
 
 def loop(run: str = "r", **changed: Any) -> Loop:
@@ -184,15 +190,37 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_matrices_decay() -> None:
-    decayed, free = loop().optimizer.param_groups
-    assert decayed["weight_decay"] == 0.1
-    assert free["weight_decay"] == 0.0
-    assert {p.ndim for p in decayed["params"]} == {2}
-    assert {p.ndim for p in free["params"]} == {0, 1}
+    groups = loop().optimizer.param_groups
+    assert len(groups) == 4  # the text tower's own two
+    for group in groups:
+        decays = {p.ndim == 2 for p in group["params"]}
+        assert decays == {group["weight_decay"] == 0.1}
+        assert group["weight_decay"] in (0.0, 0.1)
+
+
+def test_the_text_tower_may_have_a_rate_of_its_own(tmp_path: Path) -> None:
+    moved = {}
+    for rate in (None, 0.001, 0.0):
+        trained = loop(text_lr=rate, weight_decay=0.0, steps=1, text_warmup_steps=0, text_frozen=0.0, warmup=0.0)
+        before = {part: module.map.weight.clone() for part, module in trained.towers.items()}
+        trained.train(pairs(), None, tmp_path / str(rate))
+        moved[rate] = [
+            float((trained.towers[part].map.weight - before[part]).detach().abs().max()) for part in before
+        ]
+    assert moved[None] == pytest.approx([0.01, 0.01], rel=0.01)  # Adam's first step is the rate
+    assert moved[0.001] == pytest.approx([0.01, 0.001], rel=0.01)
+    assert moved[0.0] == pytest.approx([0.01, 0.0], rel=0.01)
+
+
+def test_what_is_frozen_at_the_start_stays_so(tmp_path: Path) -> None:
+    trained = loop()
+    trained.objective.log_scale.requires_grad_(False)
+    again = Loop(trained.config, trained.towers, trained.objective, "r")
+    again.train(pairs(), None, tmp_path)
+    assert again.objective.log_scale.item() == pytest.approx(math.log(1 / 0.07))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
-    found = pairs()
-    found.images["x"][:] = torch.nan
+    found = replace(pairs(), images=stack("x", torch.full((40, 11), torch.nan)))
     with pytest.raises(VlpipeError, match="the loss is nan; lower lr"):
         loop(text_warmup_steps=0).train(found, None, tmp_path)

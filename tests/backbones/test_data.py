@@ -17,7 +17,13 @@ from vlpipe.manifests.writer import write_manifest
 
 def pairs(sizes: list[int]) -> Pairs:
     rows = sum(sizes)
-    return Pairs({"x": torch.zeros(len(sizes))}, {"y": torch.zeros(rows)}, np.cumsum([0, *sizes]))
+    return Pairs(
+        lambda _: {},
+        lambda _: {},
+        np.cumsum([0, *sizes]),
+        {"image_id": [*range(len(sizes))]},
+        {"text": [*range(rows)]},
+    )
 
 
 def test_captions_are_the_images_own_and_all_come_up() -> None:
@@ -38,6 +44,12 @@ def test_several_captions_differ_where_there_are_enough() -> None:
     assert sorted(picked[1].tolist()) == [1, 2, 3]
     assert set(picked[2].tolist()) == {4, 5}
     assert pairs([1, 3, 2]).with_captions(2).tolist() == [1, 2]
+
+
+def test_columns_are_those_of_the_images_and_of_their_picked_captions() -> None:
+    found = pairs([1, 3, 2])
+    picked = found.captions(np.array([2, 1]), 2, np.random.default_rng(0))
+    assert found.picked(np.array([2, 1]), picked) == {"image_id": [2, 1], "text": picked.tolist()}
 
 
 def test_an_epoch_sees_each_image_once_in_a_seeded_order() -> None:
@@ -87,9 +99,11 @@ def test_pictures_and_their_captions_are_joined(tmp_path: Path, encoder: Bundled
     assert found is not None
     assert found.columns["image_id"] == ["b", "c"]
     assert found.first.tolist() == [0, 1, 3]
-    assert found.images["pixels"][:, 0, 0, 0].tolist() == [20, 30]
-    assert found.images["pixels"].dtype == torch.uint8
-    assert found.texts["tokens"].shape == (3, 8)
+    assert found.text_columns == {"text_id": ["b1", "c0", "c3"], "text": ["red-7"] * 3}
+    pixels = found.images(np.array([1, 0]))["pixels"]
+    assert pixels[:, 0, 0, 0].tolist() == [30, 20]
+    assert pixels.dtype == torch.uint8
+    assert found.texts(np.arange(3))["tokens"].shape == (3, 8)
     assert load_pairs(manifest(tmp_path / "n"), encoder, "test") is None
 
 

@@ -86,8 +86,3 @@ def test_the_command(mad: Path, tmp_path: Path) -> None:
     assert json.loads(printed.stdout)["step"] == 2
     again = CliRunner().invoke(train_backbone, [*options, "--out", str(tmp_path / "run")])
     assert "weights.safetensors: step 2" in again.stdout
-
-
-def test_the_recipe_is_a_valid_configuration(repository: Path) -> None:
-    recipe = resolve(LoopConfig, read_toml(repository / "manifests" / "recipes" / "mad-clip.toml"))
-    assert resolve(BundledConfig, recipe.encoder).init_seed == recipe.seed == 0
