@@ -43,8 +43,8 @@ class Epoch:
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
-            _check(name, getattr(self, name), least, MOST[name])
-        _check("rank", self.rank, 0, self.world - 1)
+            object.__setattr__(self, name, _whole(name, getattr(self, name), least, MOST[name]))
+        object.__setattr__(self, "rank", _whole("rank", self.rank, 0, self.world - 1))
 
     def rows(self, total: int) -> int:
         """How many of so many rows this rank gets: those at places rank, rank + world, ... of the order."""
@@ -77,8 +77,8 @@ class Batches(Iterator[RowBatch]):
     """
 
     def __init__(self, source: RowSource, epoch: Epoch, *, reuse: bool, worker: int = 0, workers: int = 1) -> None:
-        _check("workers", workers, 1, 1 << 32)
-        _check("worker", worker, 0, workers - 1)
+        _whole("workers", workers, 1, 1 << 32)
+        _whole("worker", worker, 0, workers - 1)
         self._source, self._epoch, self._reuse = source, epoch, reuse
         self._worker, self._workers = worker, workers
         self._order = EpochOrder(
@@ -184,6 +184,8 @@ class Batches(Iterator[RowBatch]):
         return mine
 
 
-def _check(name: str, given: int, least: int, most: int) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+def _whole(name: str, given: int | np.integer[Any], least: int, most: int) -> int:
+    """The number as Python's own, which JSON keeps; NumPy's whole numbers are numbers, too."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not least <= given <= most:
         raise UsageError(f"{name} {given!r}: expected a whole number from {least} to {most}")
+    return int(given)

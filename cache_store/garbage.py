@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,10 +20,10 @@ from stat import S_ISDIR
 from uuid import uuid4
 
 from vlpipe.cache_store.arrays import StoredArray
-from vlpipe.cache_store.errors import NotCachedError, writing
+from vlpipe.cache_store.errors import CacheWriteError, NotCachedError
 from vlpipe.cache_store.group import Group, output_names
 from vlpipe.cache_store.layout import CONTENT_HASH, STATUS, lock_path, marker_path, rows_path
-from vlpipe.cache_store.locks import exclusive
+from vlpipe.cache_store.locks import exclusive, is_held
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import fsync_folder
 
@@ -72,9 +72,20 @@ def sweep(cache: Path, wanted: Wanted | None = None, *, dry_run: bool = False) -
         if folder.is_symlink():
             broom.keep(folder, "is a symbolic link")
         elif folder.is_dir():
-            with writing(folder):
+            with _deleting(folder):
                 _sweep_folder(folder, wanted, broom)
     return Swept(broom.deleted, broom.kept)
+
+
+@contextmanager
+def _deleting(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CacheWriteError(
+            f"cannot delete in '{folder}': {error.strerror or error}; what is left is as it was: mend that and "
+            "run the same command again, or only list with --dry-run"
+        ) from error
 
 
 class _Broom:
@@ -150,7 +161,7 @@ def _sweep_store(store: Path, wanted: Wanted | None, broom: _Broom) -> None:
             return _sweep_inside(store, group, broom)
         if (age := _quiet(store / STATUS)) < QUIET and not _is_finished(store, group):
             return broom.keep(store, _at_work(age))
-        if not all(map(_is_free, _locks(store))):
+        if any(map(is_held, _locks(store))):
             return broom.keep(store, "is being written")
     except VlpipeError as error:
         return broom.keep(store, str(error))
@@ -160,11 +171,6 @@ def _sweep_store(store: Path, wanted: Wanted | None, broom: _Broom) -> None:
 def _is_finished(store: Path, group: Group) -> bool:
     """Whether all blocks are committed: between two blocks a writer holds no lock."""
     return all(marker_path(store, block).exists() for block in group.blocks)
-
-
-def _is_free(lock: Path) -> bool:
-    with exclusive(lock) as held:
-        return held
 
 
 def _locks(store: Path) -> Iterator[Path]:

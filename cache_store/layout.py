@@ -24,7 +24,7 @@ be more than what is committed at a time: 256 MiB at most, where stores that are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -46,6 +46,7 @@ HASH_BYTES = 16
 CHUNK_BYTES = 16 << 20
 BLOCK_BYTES = 256 << 20
 BLOCK_ROWS = 1 << 14
+LEAST_ROWS: Mapping[Side, int] = {"image": 64, "text": 1024}  # of a block, where the set has them
 # 2,048 chunks of 8 to 16 MiB are 16 to 32 GiB: up to there the files of a set are listed, copied and uploaded
 # in little time, and a chunk of its own is the simplest to read; above, their number begins to cost.
 MANY_CHUNKS = 2048
@@ -135,11 +136,14 @@ def power_of_two(number: float) -> int:
     return 1 << max(0, int(number).bit_length() - 1)
 
 
-def default_block_rows(rows: int, outputs: Iterable[ArraySpec], widest: int = 0) -> int:
+def default_block_rows(
+    rows: int, outputs: Iterable[ArraySpec], widest: int = 0, least: int = LEAST_ROWS["image"]
+) -> int:
     """Rows per block: the unit of commit, locking, resume and of memory while encoding; a power of two.
 
     About 32 blocks a set, so that a small set on a slow CPU still commits every few percent of its time, but
-    not under 64 rows (a few batches: below, syncing would cost more than encoding) nor over what fills one
+    not under `least` rows (64 pictures are a batch: below, syncing would cost more than encoding; 1,024 texts
+    are what sorting by length needs) nor over what fills one
     chunk of the narrowest output (beyond, larger blocks only lose more work in a kill) nor over 16,384 rows (their
     items are in memory together, too). Over all of these stands
     memory: these outputs of a block together fit 256 MiB, and so does alone any that may be added later, of which
@@ -151,7 +155,7 @@ def default_block_rows(rows: int, outputs: Iterable[ArraySpec], widest: int = 0)
     """
     sizes = [output.row_bytes for output in outputs]
     near = power_of_two(rows / 32 * 2**0.5)  # the nearest power of two, in ratio
-    wanted = max(64, min(near, BLOCK_ROWS, power_of_two(CHUNK_BYTES / min(sizes))))
+    wanted = max(least, min(near, BLOCK_ROWS, power_of_two(CHUNK_BYTES / min(sizes))))
     return min(wanted, power_of_two(BLOCK_BYTES / max(sum(sizes), widest)), power_of_two(2 * rows - 1))
 
 

@@ -13,8 +13,10 @@ from vlpipe.cache_store.group import Group, add_output, create_store
 from vlpipe.cache_store.ids import Ids
 from vlpipe.cache_store.layout import (
     CONTENT_HASH,
+    LEAST_ROWS,
     STATUS,
     ArraySpec,
+    Side,
     check_output_name,
     default_block_rows,
     power_of_two,
@@ -79,7 +81,7 @@ def stored_dtype(path: Path, output: str) -> str:
 
 
 def checked_block_rows(
-    block_rows: int | None, rows: int, outputs: Mapping[str, ArraySpec], widest: int = 0
+    block_rows: int | None, rows: int, outputs: Mapping[str, ArraySpec], widest: int, side: Side
 ) -> int:
     """The asked or the default rows per block; raises `UsageError` for unusable outputs or block sizes."""
     if not outputs:
@@ -87,7 +89,7 @@ def checked_block_rows(
     for name in outputs:
         check_output_name(name)
     if block_rows is None:
-        return default_block_rows(rows, outputs.values(), widest)
+        return default_block_rows(rows, outputs.values(), widest, LEAST_ROWS[side])
     if block_rows < 1 or block_rows != power_of_two(block_rows):
         raise UsageError(f"{block_rows} rows per block: expected a power of two")
     return block_rows

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vlpipe.cache_store.arrays import StoredArray
-from vlpipe.cache_store.errors import CacheWriteError, CorruptCacheError
+from vlpipe.cache_store.errors import CacheWriteError
 from vlpipe.cache_store.fingerprint import Fingerprint
 from vlpipe.cache_store.group import BOOKS, Group
 from vlpipe.cache_store.ids import Ids, parquet_bytes
@@ -46,7 +46,10 @@ class Growth:
 def preview(
     path: Path, asked: Group, ids: Ids, outputs: Mapping[str, ArraySpec], fingerprints: Mapping[str, Fingerprint]
 ) -> tuple[Group, dict[str, StoredArray], list[str]]:
-    """What `open_for_writing` gives, with arrays as they would be where they are not; raises as it does."""
+    """What `open_for_writing` gives, with arrays as they would be where they are not.
+
+    Raises as it does, and `CorruptCacheError` for damaged metadata of an array, which it would write anew.
+    """
     group = checked_group(path, asked, outputs, fingerprints) if path.exists() else asked
     arrays = {
         name: _made_or_planned(path / name, group, spec.shape, spec.dtype, fingerprints[name])
@@ -63,15 +66,14 @@ def _made_or_planned(
     fingerprint: Fingerprint | None = None,
 ) -> StoredArray:
     """An array as it is, or would be; status and content hashes have no fingerprint, and a chunk a block."""
-    try:
+    if folder.exists():
         return StoredArray.open(folder)
-    except CorruptCacheError:
-        kind: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
-        chunk = group.block_rows
-        if fingerprint is not None:
-            chunk = default_chunk_rows(chunk, prod(shape) * kind.itemsize)
-        file = default_file_rows(group.rows, group.block_rows, chunk)
-        return StoredArray(folder, group.rows, shape, kind, chunk, file, fingerprint or {}, SEAL)
+    kind: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+    chunk = group.block_rows
+    if fingerprint is not None:
+        chunk = default_chunk_rows(chunk, prod(shape) * kind.itemsize)
+    file = default_file_rows(group.rows, group.block_rows, chunk)
+    return StoredArray(folder, group.rows, shape, kind, chunk, file, fingerprint or {}, SEAL)
 
 
 def growth(path: Path, group: Group, ids: Ids, arrays: Arrays, blocks: Iterable[int]) -> Growth:

@@ -74,7 +74,7 @@ class StoreWriter(Standing):
         """
         refuse_remote(path)
         table = as_ids(ids)
-        size = checked_block_rows(block_rows, len(table), outputs, widest)
+        size = checked_block_rows(block_rows, len(table), outputs, widest, side)
         asked = Group.of(manifest, side, encoder, constants, table, size)
         opening = preview if dry else open_for_writing
         group, arrays, mended = opening(path, asked, table, outputs, fingerprints)

@@ -238,6 +238,6 @@ def _line(summary: Summary) -> str:
         "with a zero vector": summary.zero_norm,
     }
     shown = ", ".join(f"{number} {word}" for word, number in counts.items() if number or word == "ok")
-    listed = f" (reasons in {summary.failures})" if summary.failures else ""
+    listed = f" (most often: {summary.reason}; all in {summary.failures})" if summary.failures else ""
     outputs = ", ".join(summary.outputs)
     return f"{summary.encoder} {summary.side} {outputs}: {done}; {shown}{listed} -> {summary.store}"

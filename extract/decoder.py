@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import BinaryIO
 
+from vlpipe.extract.memory import keep_memory
 from vlpipe.extract.pictures import PictureError, decode
 
 READY = b"ready"
@@ -23,6 +24,7 @@ SECONDS = 120  # for one picture; the largest that is allowed takes a few
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Decode until there are no more requests."""
+    keep_memory()
     answers.write(READY)
     answers.flush()
     while head := requests.read(REQUEST.size):

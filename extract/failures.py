@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,11 @@ class FailureFile:
             return []
         lines = self.path.read_bytes().split(b"\n")[:-1]  # the last was cut short
         return [record for record in map(_record, lines) if record is not None]
+
+    def commonest(self) -> tuple[str, int] | None:
+        """The reason that most of the listed rows have, and how many; of equally many the one listed first."""
+        counted = Counter(record["reason"] for record in self.read() if "reason" in record)
+        return counted.most_common(1)[0] if counted else None
 
     def add(self, records: Collection[Record]) -> None:
         """List some rows, durably; costs what they do, however many are listed already."""

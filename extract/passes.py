@@ -15,6 +15,7 @@ from vlpipe.cache_store.behind import WriteBehind
 from vlpipe.extract.blocks import CONTENT, Task
 from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.job import Job, Target
+from vlpipe.extract.memory import keep_memory
 from vlpipe.extract.prefetch import Failure
 from vlpipe.extract.preparing import Source, prepare_rows
 from vlpipe.extract.rows import BlockEncoder, Encoded, Result
@@ -126,6 +127,7 @@ def run_pass(lanes: Sequence[Lane], advance: Advance) -> None:
     lanes = [lane for lane in lanes if lane.todo]
     if not lanes:
         return
+    keep_memory()
     with ExitStack() as stack:
         behind = stack.enter_context(WriteBehind())
         for lane in lanes:

@@ -28,6 +28,7 @@ from vlpipe.manifests.manifest import Manifest
 
 STEP = 16_384  # rows of one step over a manifest
 REPLACED = "is not what was encoded: it was replaced since"
+MADE_IT = "Give --encoder, with --set, what made it"
 TOLERANCE = {"float16": 2e-3, "float32": 1e-4}  # four roundings to float16, or other batch mates
 
 
@@ -45,17 +46,18 @@ def is_imported(store: Path) -> bool:
     return any(IMPORTED in StoredArray.open(store / name).fingerprint for name in output_names(store))
 
 
-def replaced_content(store: Path, manifest: Manifest, workers: int) -> Iterator[Damage]:
-    """The rows whose picture or text is not what was encoded; a file that is gone proves nothing.
+def replaced_content(store: Path, manifest: Manifest, workers: int, unread: list[int]) -> Iterator[Damage]:
+    """The rows whose picture or text is not what was encoded.
 
-    Raises `CorruptCacheError` for a store whose metadata is damaged.
+    A file that cannot be read proves nothing: its row is added to `unread`. Raises `CorruptCacheError` for a store
+    whose metadata is damaged.
     """
     side = Group.open(store).side
     cached = stored_content(store)
     batches = manifest.batches(side, [CONTENT[side]], STEP)
     items = (item for batch in batches for item in batch.column(0).to_pylist())
     if side == "image":
-        rows = np.fromiter(replaced_rows(manifest.image_root, items, cached, workers), np.int64)
+        rows = np.fromiter(replaced_rows(manifest.image_root, items, cached, workers, unread), np.int64)
         for row, path in zip(rows.tolist(), _take(manifest, side, rows, CONTENT[side]), strict=True):
             yield Damage(manifest.image_root / path, "", range(row, row + 1), REPLACED, ENCODES)
         return
@@ -118,18 +120,19 @@ def relative_distance(stored: Rows, again: Rows) -> float:
 
 
 def _check_encoder(store: Path, encoder: Encoder, group: Group, arrays: Mapping[str, StoredArray]) -> None:
-    known = encoder.outputs(group.side) if group.side in encoder.sides() else {}
+    if group.side not in encoder.sides():
+        raise StaleCacheError(f"'{store}' holds {group.side}s, which the encoder does not read. {MADE_IT}")
+    known = encoder.outputs(group.side)
     specs = {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items() if name in known}
-    asked = fingerprints(encoder, group.side, specs) if specs else {}
-    found = [
+    asked = fingerprints(encoder, group.side, specs)
+    found = [f"it has no output '{name}'" for name in arrays.keys() - known.keys()]
+    found += [
         f"{name}.{difference}"
-        for name, array in arrays.items()
-        for difference in differences(array.fingerprint, asked.get(name, {}))
+        for name in specs
+        for difference in differences(arrays[name].fingerprint, asked[name])
     ]
     if found:
-        raise StaleCacheError(
-            f"'{store}' was made with another encoder: {'; '.join(found)}. Give --encoder the one that made it"
-        )
+        raise StaleCacheError(f"'{store}' was made with another encoder: {'; '.join(found)}. {MADE_IT}")
 
 
 def _drawn(content: NDArray[np.uint8], count: int, seed: int) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from vlpipe.cache_store.layout import Side, Status
 from vlpipe.cache_store.preview import Growth, check_room
 from vlpipe.cache_store.writer import StoreWriter
 from vlpipe.extract.blocks import CONTENT, Lost, tasks
+from vlpipe.extract.failures import FailureFile
 from vlpipe.extract.job import Job
 from vlpipe.extract.passes import Lane, run_pass
 from vlpipe.extract.replaced import replaced_rows
@@ -54,6 +55,7 @@ class Summary:
     zero_norm: int
     seconds: float
     failures: str | None
+    reason: str | None = None  # the commonest, and how often: "the file does not exist (4 of 5)"
     healed: tuple[str, ...] = ()  # a line for each damaged file or chunk that was made anew
 
     def check(self, allowed: float) -> None:
@@ -62,8 +64,8 @@ class Summary:
         if self.failed and (self.failed > allowed * self.rows or not usable):
             raise TooManyFailuresError(
                 f"{self.failed} of {self.rows} {self.side} rows failed, more than --max-failures {allowed:g} "
-                f"allows; the other {usable} are kept, reasons are in '{self.failures}'; mend the items and add "
-                "--retry-failed"
+                f"allows; most often: {self.reason}; the other {usable} are kept, all reasons are in "
+                f"'{self.failures}'; mend the items and add --retry-failed"
             )
 
 
@@ -146,6 +148,11 @@ def _still_failed(writer: StoreWriter, listed: Collection[str]) -> set[str]:
     return set(writer.ids.take(pa.array(kept)).to_pylist())
 
 
+def _reason(failures: FailureFile, failed: int) -> str | None:
+    found = failures.commonest()
+    return f"{found[0]} ({found[1]} of {failed})" if found else None
+
+
 def _check_complete(writer: StoreWriter, absent: int) -> None:
     if absent:
         raise VlpipeError(
@@ -175,6 +182,7 @@ class _Run:
     def summary(self, seconds: float) -> Summary:
         """Of the whole store. Raises `VlpipeError` where another process holds some of its blocks."""
         counts = self.writer.counts()
+        failed = counts.get(Status.FAILED, 0)
         _check_complete(self.writer, counts.get(Status.ABSENT, 0))
         lane = self.lane
         return Summary(
@@ -188,10 +196,11 @@ class _Run:
             already=self._rows - lane.encoded - lane.copied,
             ok=counts.get(Status.OK, 0),
             cut=counts.get(Status.CUT, 0),
-            failed=counts.get(Status.FAILED, 0),
+            failed=failed,
             zero_norm=lane.zero_norm,
             seconds=seconds,
-            failures=str(lane.failures.path) if counts.get(Status.FAILED, 0) else None,
+            failures=str(lane.failures.path) if failed else None,
+            reason=_reason(lane.failures, failed) if failed else None,
             healed=_healed(self.writer, self.lost),
         )
 

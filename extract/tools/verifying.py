@@ -91,7 +91,10 @@ def check(store: Path, checks: Checks) -> Report:
         why = _not_comparable(store, checks.manifest, imported)
         notes += [why] if why else []
         if not why:
-            damage += replaced_content(store, checks.manifest, checks.workers)
+            unread: list[int] = []
+            damage += replaced_content(store, checks.manifest, checks.workers, unread)
+            if unread:
+                notes.append(f"{len(unread)} pictures cannot be read, so that their rows were not compared")
             sample = _sample(store, checks)
             damage += sample.damage if sample else []
     return Report(store, damage, notes, _words(store, sample) if not damage else "", sample)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from vlpipe.cache_store.arrays import StoredArray
-from vlpipe.cache_store.errors import NotCachedError
+from vlpipe.cache_store.errors import CacheWriteError, NotCachedError
 from vlpipe.cache_store.garbage import QUIET, Swept, sweep
 from vlpipe.cache_store.layout import ArraySpec, lock_path, marker_path, rows_path
 from vlpipe.cache_store.locks import exclusive
@@ -263,6 +265,24 @@ def test_a_sweep_that_was_killed_is_finished_by_the_next(
     old(half)
     assert names(sweep(cache)) == [half.name]
     assert list(cache.iterdir()) == []
+
+
+def test_a_folder_that_nothing_can_be_deleted_from(
+    full: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_garbage(full.parent)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    before = snapshot(cache)
+    for name in ("unlink", "rename"):
+        monkeypatch.setattr(Path, name, refuse)
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for wanted in (None, lambda *_: False):
+        with pytest.raises(CacheWriteError, match=r"cannot delete in .*: Read-only file system; .* --dry-run"):
+            sweep(cache, wanted)
+    assert snapshot(cache) == before
 
 
 def test_no_cache_folder(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from vlpipe.cache_store.fingerprint import differences
 from vlpipe.cache_store.layout import (
+    LEAST_ROWS,
     ArraySpec,
     check_output_name,
     default_block_rows,
@@ -98,6 +99,13 @@ def test_blocks_leave_room_for_the_widest_output(rows: int, widest: ArraySpec, e
 )
 def test_rows_per_block(rows: int, outputs: list[ArraySpec], expected: int) -> None:
     assert default_block_rows(rows, outputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(18_750, 1024), (200_000, 8192), (1_000, 1024), (200, 256), (2_000_000, 16_384)]
+)
+def test_texts_come_in_blocks_that_sorting_by_length_needs(rows: int, expected: int) -> None:
+    assert default_block_rows(rows, [ArraySpec((384,))], least=LEAST_ROWS["text"]) == expected
 
 
 shapes = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 3000)).map(ArraySpec), min_size=1, max_size=4)

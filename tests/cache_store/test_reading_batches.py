@@ -154,6 +154,17 @@ def test_impossible_settings_are_refused(path: Path, settings: Any, told: str) -
         open_features(path, "pooled").batches(**{"batch_size": 4, **settings})
 
 
+def test_numpys_whole_numbers_are_numbers(path: Path) -> None:
+    features = open_features(path, "pooled")
+    given = {"batch_size": np.int32(4), "shuffle": True, "seed": np.uint64(5), "epoch": np.int64(2)}
+    plain = {name: value if name == "shuffle" else int(value) for name, value in given.items()}
+    ours = features.batches(**given)
+    assert json.loads(json.dumps(ours.state_dict())) == features.batches(**plain).state_dict()
+    assert collected(ours) == collected(features.batches(**plain))
+    with pytest.raises(UsageError, match="seed"):
+        features.batches(4, seed=np.float64(1))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("rows", "failed"), [(1, []), (1, [0]), (20, range(20)), (9, range(8))])
 def test_sets_of_few_rows_or_none(sample: Any, store: Path, rows: int, failed: Any) -> None:
     usable = [row for row in range(rows) if row not in failed]

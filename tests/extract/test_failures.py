@@ -37,6 +37,16 @@ def test_what_has_not_failed_any_more_is_dropped(listed: FailureFile) -> None:
     assert not listed.path.exists()
 
 
+def test_the_commonest_reason(listed: FailureFile) -> None:
+    assert listed.commonest() is None
+    listed.add(
+        [record("a", "gone"), record("b", "cut"), record("c", "cut"), record("d", "gone"), record("e", "x")]
+    )
+    assert listed.commonest() == ("gone", 2)
+    listed.keep(lambda ids: {*ids} - {"a"})
+    assert listed.commonest() == ("cut", 2)
+
+
 def test_of_two_reasons_the_later_is_kept(listed: FailureFile) -> None:
     listed.add([record("a", "old"), record("b")])
     listed.add([record("a", "new")])

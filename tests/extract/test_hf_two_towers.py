@@ -79,11 +79,46 @@ def test_pictures_equal_a_direct_call(name: str, folders: dict[str, Path], pictu
         if before:
             expected[f"{prefix}cls"] = state[:, 0]
     outputs = encoder.outputs("image")
-    assert outputs.keys() == expected.keys()
+    assert outputs.keys() == {*expected, "tokens_joint"}
     assert main_output(outputs) == "pooled"
     found = encoder.encode(images(encoder, pictures), tuple(outputs))
     for output, values in expected.items():
         torch.testing.assert_close(found[output], values, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_a_patch_in_the_shared_space_is_the_embedding_of_that_patch_everywhere(
+    name: str, folders: dict[str, Path], pictures: list[Image.Image]
+) -> None:
+    """The library embeds a picture whose last states are all replaced by one patch's."""
+    encoder = loaded(folders[name])
+    batch = images(encoder, pictures[:1])
+    found = encoder.encode(batch, ("tokens", "tokens_joint"))
+    model = direct(folders[name])
+    last = model.vision_model.encoder if name == "clip" else model.vision_model.post_layernorm
+    for place, patch in enumerate(found["tokens"][0]):
+
+        def everywhere(_: Any, __: Any, answer: Any, patch: Tensor = patch) -> Any:
+            if isinstance(answer, Tensor):
+                return patch.expand_as(answer)
+            return type(answer)(last_hidden_state=patch.expand_as(answer.last_hidden_state))
+
+        handle = last.register_forward_hook(everywhere)
+        with torch.inference_mode():
+            answer = model.get_image_features(batch.tensors["pixel_values"])
+        handle.remove()
+        torch.testing.assert_close(found["tokens_joint"][0, place], answer.pooler_output[0], **CLOSE)
+    assert (found["tokens_joint"][0] - found["tokens_joint"][0, 0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(("name", "precision"), [("clip", "bfloat16"), ("siglip", "float16")])
+def test_patches_in_the_shared_space_in_reduced_precision(
+    name: str, precision: str, folders: dict[str, Path], pictures: list[Image.Image]
+) -> None:
+    exact, rough = loaded(folders[name]), loaded(folders[name], precision=precision)
+    one, two = (e.encode(images(e, pictures), ("tokens_joint",))["tokens_joint"] for e in (exact, rough))
+    assert two.dtype == torch.float32
+    torch.testing.assert_close(two, one, rtol=0, atol=0.05)
 
 
 def one_text(model: Any, folder: Path, line: str) -> dict[str, Tensor]:

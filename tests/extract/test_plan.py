@@ -13,7 +13,7 @@ import pytest
 from toys.mini import BAD, captions, command, job, manifest
 
 from vlpipe.cache_store import preview
-from vlpipe.cache_store.errors import CacheWriteError, StaleCacheError
+from vlpipe.cache_store.errors import CacheWriteError, CorruptCacheError, StaleCacheError
 from vlpipe.extract import plan as plans
 from vlpipe.extract.job import Job
 from vlpipe.extract.plan import Plan, plan, plan_line
@@ -131,6 +131,20 @@ def test_a_plan_refuses_what_the_run_would(good: Manifest, tmp_path: Path) -> No
     lost = manifest(tmp_path / "n", tmp_path / "lost", ["001.png"], [])
     with pytest.raises(VlpipeError, match="does not exist"):
         plan(job(lost, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "damaged", ["zarr.json", "pooled/zarr.json", "status/zarr.json", "content_hash/zarr.json"]
+)
+def test_damaged_metadata_is_no_missing_array(damaged: str, good: Manifest, tmp_path: Path) -> None:
+    """The run would write it anew and encode nothing: a plan that counts all rows would be wrong."""
+    work = job(good, tmp_path)
+    extract(work)
+    (work.store / damaged).write_bytes(b"{")
+    with pytest.raises(CorruptCacheError, match=f"{damaged}' is missing, damaged"):
+        plan(work)
+    assert extract(work).already == 200
+    assert plan(work).encode == 0
 
 
 def test_many_chunks_lie_in_shards_as_planned(

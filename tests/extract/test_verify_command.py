@@ -130,6 +130,8 @@ def test_a_replaced_picture_is_found(work: Job) -> None:
     assert ": ok, " in run(work.store)
     lines = run(work.store, "--manifest", work.manifest.folder, error=DamagedError).splitlines()
     assert lines[1] == f"  {root / '003.png'} is not what was encoded: it was replaced since; row 3: 'i:003.png'"
+    (entry,) = json.loads(run(work.store, "--manifest", work.manifest.folder, "--json", error=DamagedError))
+    assert entry["notes"] == ["1 pictures cannot be read, so that their rows were not compared"]
     shutil.copy(root / "005.png", root / "004.png")
     extract(work)
     assert ": ok, " in run(work.store, "--manifest", work.manifest.folder)
@@ -155,6 +157,10 @@ def test_recomputed_rows_are_equal(work: Job) -> None:
     assert caught.value.exit_code == 4
     with pytest.raises(StaleCacheError, match=r"pooled.precision: cached '1.0', asked '2.0'"):
         run(*how, "--set", "scale=2.0")
+    with pytest.raises(StaleCacheError, match=r"was made with another encoder: it has no output 'tokens'. Give"):
+        run(*how[:4], "toys.toy:PooledOnly:m", *how[5:])
+    with pytest.raises(StaleCacheError, match=r"holds images, which the encoder does not read. Give"):
+        run(*how[:4], "toys.toy:TextOnly:m", *how[5:])
     assert store_files(work.store) == before
 
 

@@ -77,3 +77,17 @@ class Toy:
         if self.config.log:
             with Path(self.config.log).open("a") as file:
                 file.write(f"{rows}\n")
+
+
+class TextOnly(Toy):
+    """Reads no images."""
+
+    def sides(self) -> tuple[Side, ...]:
+        return ("text",)
+
+
+class PooledOnly(Toy):
+    """Gives one output."""
+
+    def outputs(self, side: Side) -> Mapping[str, ArraySpec]:
+        return {"pooled": ArraySpec((3,))}
