@@ -13,8 +13,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.aligned_rows import negatives, packed, places, unpacked
 from vlpipe.heads.contracts import Batch, GradientConfig, Role, Shapes
 from vlpipe.heads.counts import size_of
+from vlpipe.heads.dropout import Dropout
 from vlpipe.heads.early_stopping import Best
 from vlpipe.heads.gradient import GradientHead
 from vlpipe.heads.jam_losses import OBJECTIVES, Terms, similarities
@@ -78,6 +80,9 @@ class Aligned(GradientHead):
     }
     code: ClassVar[int] = 1
     fused: ClassVar[bool] = True
+    together: ClassVar[frozenset[str]] = frozenset(
+        ["alpha", "alpha_start", "alpha_end", "alpha_grid", "schedule", "check_every", "patience"]
+    )
 
     @classmethod
     def roles_for(cls, config: AlignedConfig) -> Mapping[str, Role]:
@@ -107,8 +112,13 @@ class Aligned(GradientHead):
     def encode(self, side: Side, rows: Tensor) -> Tensor:
         """Scaled rows (n, width) into the common space, (n, latent)."""
 
-    def beside(self, rows: Mapping[Side, Tensor], codes: Mapping[Side, Tensor]) -> dict[str, Tensor]:
-        """More terms, weighted, of one step's scaled rows and what `encode` made of them; none by default."""
+    def beside(
+        self, rows: Mapping[Side, Tensor], codes: Mapping[Side, Tensor], there: Mapping[Side, Tensor | None]
+    ) -> dict[str, Tensor]:
+        """More terms, weighted, of one step's scaled rows and what `encode` made of them; none by default.
+
+        `there` says which rows count, (n,), None for all.
+        """
         return {}
 
     def prepare(self, training: Callable[[], Iterator[Batch]]) -> None:
@@ -120,28 +130,43 @@ class Aligned(GradientHead):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """The objective, and what a head adds beside it; `x["negative"]` is (B, K, d), or (B, d) for K = 1."""
-        size = len(batch.x["image"])
-        negatives, there = _negatives(batch)
-        texts = torch.cat([batch.x["text"], negatives[there]])
+        size, every = len(batch.x["image"]), self.given is not None
+        wrong, there = negatives(batch)
+        texts = torch.cat([batch.x["text"], packed(wrong, there, every=every)])
         rows: dict[Side, Tensor] = {
             "image": self._scaled("image", batch.x["image"]),
             "text": self._scaled("text", texts),
         }
         codes: dict[Side, Tensor] = {side: self.encode(side, given) for side, given in rows.items()}
         v, t = unit(codes["image"]), unit(codes["text"])
-        n = t.new_zeros(*there.shape, t.shape[-1])
-        n[there] = t[size:]
+        n = unpacked(t[size:], there, every=every)
         terms = self.terms()
         objective = OBJECTIVES[self.config.objective]
         found = objective(similarities(v, t[:size], n, there, self.logit_scale.exp()), terms)
-        more = self.beside(rows, codes)
+        more = self.beside(rows, codes, {"image": None, "text": places(batch) if every else None})
         total = found + sum(more.values())
         return {"loss": total, "align": found.detach(), **{name: value.detach() for name, value in more.items()}}
 
     def terms(self) -> Terms:
         """The objective's options at this step."""
         config = self.config
-        return Terms(config.denominator == "printed", config.factor == "printed", self.alpha(self.epoch))
+        return Terms(config.denominator == "printed", config.factor == "printed", self.weights()["alpha"])
+
+    def numbers(self) -> dict[str, float]:
+        """Eq. 17's weight."""
+        return {"alpha": self.alpha(self.epoch)}
+
+    def noise(self, batch: Batch, generator: torch.Generator) -> list[Tensor]:
+        """Dropout's draws for one step, by layer in the order of use: as `loss` makes them, in every place."""
+        rows: dict[str, Tensor] = {"image": torch.ones(len(batch.ids), dtype=torch.bool), "text": places(batch)}
+        found = []
+        for name, layer in self.named_modules():
+            if isinstance(layer, Dropout) and layer.p:
+                there = rows[name.split(".")[1]].to(self.logit_scale.device)  # encoders.image.3
+                whole = self.logit_scale.new_zeros(len(there), layer.width)
+                whole[there] = layer.drawn(int(there.sum()), whole, generator)
+                found.append(whole)
+        return found
 
     def alpha(self, epoch: int) -> float:
         """Section 4.2: Eq. 17's weight in a 0-based epoch."""
@@ -173,10 +198,10 @@ class Aligned(GradientHead):
     def recall(self, batch: Batch) -> float:
         """Share of images whose best text is a caption of theirs, among the batch's captions and negatives."""
         with torch.no_grad():
-            v = self.images(batch).x["image"]
-            own = batch.mask["text"].nonzero()[:, 0].numpy()
+            v = self.images(batch).x["image"].cpu()
+            own = batch.mask["text"].nonzero()[:, 0].cpu().numpy()
             rows = torch.cat([batch.x[name][batch.mask[name]] for name in ("text", "negative")])
-            t = self.texts(Batch([], {"text": rows})).x["text"]
+            t = self.texts(Batch([], {"text": rows})).x["text"].cpu()
         owner = np.concatenate([own, np.full(len(t) - len(own), -1)]).astype(np.int64)
         return ranks(lambda i, j: cosines(v[i], t[j]), owner, len(v)).i2t.recall(1)
 
@@ -230,10 +255,3 @@ class Aligned(GradientHead):
     def _codes(self, side: Side, rows: Tensor) -> Tensor:
         """Unit codes in the precision of the rows."""
         return unit(self.encode(side, self._scaled(side, rows)).to(working(rows).dtype))
-
-
-def _negatives(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Hard negatives (B, K, d), and which of them there are (B, K)."""
-    rows = batch.x["negative"]
-    there = batch.mask.get("negative", torch.ones(rows.shape[:-1], dtype=torch.bool))
-    return (rows, there) if rows.dim() == 3 else (rows.unsqueeze(1), there.unsqueeze(1))

@@ -139,7 +139,8 @@ class ClosedForm(nn.Module, ABC):
         found = {}
         for strength in self.settings.strengths:
             self.solve(strength)
-            found[strength] = _mean_recall(self.images(left).x["image"], self.texts(right).x["text"], image)
+            v, t = self.images(left).x["image"].cpu(), self.texts(right).x["text"].cpu()
+            found[strength] = _mean_recall(v, t, image)
         best = max(sorted(found, reverse=True), key=lambda strength: found[strength])
         self.recall = found[best]
         return best
@@ -148,14 +149,14 @@ class ClosedForm(nn.Module, ABC):
 def captions(batch: Batch) -> tuple[Tensor, Tensor]:
     """Unit captions (rows, K, q) and which of them there are (rows, K)."""
     texts = unit(batch.x["text"])
-    mask = batch.mask.get("text", torch.ones(texts.shape[:-1], dtype=torch.bool))
+    mask = batch.mask.get("text", torch.ones(texts.shape[:-1], dtype=torch.bool, device=texts.device))
     return (texts, mask) if texts.dim() == 3 else (texts.unsqueeze(1), mask.unsqueeze(1))
 
 
 def _texts_and_owners(batch: Batch) -> tuple[Tensor, IntArray]:
     """The captions of a batch (n, q), and the row (n,) of the image that each belongs to."""
     texts, mask = captions(batch)
-    return texts[mask], mask.nonzero()[:, 0].numpy().astype(np.int64)
+    return texts[mask], mask.nonzero()[:, 0].cpu().numpy().astype(np.int64)
 
 
 def _mean_recall(images: Tensor, texts: Tensor, image: IntArray) -> float:

@@ -12,6 +12,8 @@ from vlpipe.foundation.errors import UsageError
 if TYPE_CHECKING:
     from vlpipe.heads.sweep import Member
 
+TOGETHER = {"cuda": 16}  # runs that train as one where nothing else is asked for: what a GPU is hardly busy with
+
 
 @click.command("train-head")
 @click.argument("kind")
@@ -42,6 +44,13 @@ if TYPE_CHECKING:
 @click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads; results are equal to the bit for one number."
 )
+@click.option(
+    "--device", default="cpu", show_default=True, help="Where heads learn: cpu, cuda, or auto (cuda if there is)."
+)
+@click.option(
+    "--together", type=click.IntRange(min=1), metavar="N",
+    help="Runs of a sweep that train as one, at most, where shapes agree; default: 16 on a GPU, 1 on a CPU.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a run instead of a line.")
 def train_head(kind: str, **options: Any) -> None:
     """Train small heads on cached features.
@@ -49,6 +58,7 @@ def train_head(kind: str, **options: Any) -> None:
     KIND is a name of `vlpipe list heads`, or importable.module:Class. Each combination of the swept settings is
     one run; a finished one is skipped, half a one resumed.
     """
+    from vlpipe.heads.loop import pick_device
     from vlpipe.heads.opening import Opener
     from vlpipe.heads.splits import fractions
     from vlpipe.heads.sweep import Request, run_sweep
@@ -57,7 +67,11 @@ def train_head(kind: str, **options: Any) -> None:
     fractions(options["split_rule"])
     settings, lists = _settings(options)
     opener = Opener(options["manifest"], options["cache"], options["runs"])
-    request = Request(kind, opener, options["runs"], options["sources"], options["encoder"], options["split_rule"])
+    device = pick_device(options["device"]).type
+    request = Request(
+        kind, opener, options["runs"], options["sources"], options["encoder"], options["split_rule"], device,
+        options["together"] or TOGETHER.get(device, 1),
+    )  # fmt: skip
     done = []
     for member in run_sweep(request, settings, lists):
         done.append(member)

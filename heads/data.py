@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,13 @@ import torch
 from torch import Tensor
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.columns import Columns, Reader
 from vlpipe.heads.contracts import Batch, Role, Shapes, Table, roles_on
 from vlpipe.heads.sources import CachedRows
 from vlpipe.heads.splits import StrArray, canonical, split_of
 from vlpipe.heads.tables import BoolArray, IntArray, Tables, TextsByOwner, ids_at
+
+STRETCH_BYTES = 8 << 20  # what the rows of several batches that are fetched at once may take
 
 
 class Joined:
@@ -37,6 +42,7 @@ class Joined:
         self.text_role = tables.text_role
         self.image_roles = roles_on(roles, "image")
         self.text_roles = roles_on(roles, "text")
+        _check_parents(roles)
         self.split: StrArray = split_of(rule, tables.image_ids, tables.split)
         self.by_image = {
             name: self._texts_by(self.text_image, name, len(self.image_ids)) for name in self.text_roles
@@ -78,7 +84,7 @@ class Joined:
         x, mask = {}, {}
         for name in self.image_roles:
             x[name], mask[name] = self._rows(name, positions)
-        return Batch(ids_at(self.image_ids, positions), x, mask, self._labels(positions))
+        return Batch(ids_at(self.image_ids, positions), x, mask, self._columns(positions, {}))
 
     def text_batch(self, positions: IntArray, role: str) -> Batch:
         """Texts of any kind, one a row, under a role; ids are text ids, columns hold "text"."""
@@ -92,6 +98,12 @@ class Joined:
         Columns hold "label", and under each text role's name its texts: one a row, or a list a row.
         """
         return self._with_texts(positions, self._drawn(positions, seed, epoch))
+
+    def training_batches(self, order: IntArray, size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        """`training_batch` of `size` images after the other, to the bit; rows of several are fetched at once."""
+        stretch = self._stretch(size)
+        for first in range(0, len(order), stretch):
+            yield from _parts(self.training_batch(order[first : first + stretch], seed, epoch), size)
 
     def whole_batch(self, positions: IntArray) -> Batch:
         """Every role of some images, with all their texts: as `training_batch` were every `per_image` None."""
@@ -156,11 +168,25 @@ class Joined:
     def _with_texts(self, positions: IntArray, chosen: Mapping[str, IntArray]) -> Batch:
         """Image rows, and for each text role those at the positions that are chosen for it."""
         images = self.image_batch(positions)
-        x, mask, columns = dict(images.x), dict(images.mask), dict(images.columns)
+        x, mask = dict(images.x), dict(images.mask)
         for name in self.text_roles:
             x[name], mask[name] = self._rows(name, chosen[name])
-            columns[name] = self._texts(chosen[name])
-        return Batch(images.ids, x, mask, columns)
+        return Batch(images.ids, x, mask, self._columns(positions, chosen))
+
+    def _stretch(self, size: int) -> int:
+        """Images whose rows are fetched at once: as many batches as fit, one where batches are not parts of it.
+
+        Those are what finished runs make of rows, whose last bits may depend on how many there are, and roles as
+        wide as the batch's image with the most texts.
+        """
+        wide = any(self.roles[name].per_image is None for name in self.text_roles)
+        if wide or any(source.through for source in self.sources.values()):
+            return size
+        each = [prod(self.sources[n].shape) * (self.roles[n].per_image or 1) for n in self._in_batches()]
+        return size * max(1, STRETCH_BYTES // (4 * size * max(1, sum(each))))
+
+    def _in_batches(self) -> list[str]:
+        return [*self.image_roles, *self.text_roles]
 
     def _drawn(self, images: IntArray, seed: int, epoch: int) -> dict[str, IntArray]:
         """By text role: positions of texts, (images,) or (images, K), -1 for none."""
@@ -188,8 +214,11 @@ class Joined:
             rows[torch.from_numpy(there)] = found
         return rows.reshape(*positions.shape, *source.shape), torch.from_numpy(there.reshape(positions.shape))
 
-    def _labels(self, positions: IntArray) -> dict[str, list[str | None]]:
-        return {"label": [self.tables.label[position] for position in positions.tolist()]}
+    def _columns(self, images: IntArray, texts: Mapping[str, IntArray]) -> Columns:
+        """The label of each image, and under each text role's name its texts."""
+        readers: dict[str, Reader] = {"label": partial(ids_at, self.tables.label)}
+        readers |= dict.fromkeys(texts, self._texts)
+        return Columns(readers, {"label": images, **texts})
 
     def _texts(self, positions: IntArray) -> list[Any]:
         flat = self.tables.texts(positions.reshape(-1))
@@ -197,6 +226,35 @@ class Joined:
             return flat
         width = positions.shape[1]
         return [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+def _check_parents(roles: Mapping[str, Role]) -> None:
+    """Raise `VlpipeError` where a role's texts cannot be those that were made of another role's text."""
+    before: list[str] = []
+    for name, role in roles.items():
+        parent = roles[role.of] if role.of in before else None
+        if role.of is not None and (parent is None or parent.side != "text"):
+            raise VlpipeError(
+                f"role '{name}' reads texts that were made of the text of role '{role.of}': expected the name of "
+                f"a text role before it, one of {', '.join(before) or 'none'}"
+            )
+        if parent is not None and parent.per_image != 1:
+            many = "all texts" if parent.per_image is None else f"{parent.per_image} texts"
+            raise VlpipeError(
+                f"role '{name}' reads texts that were made of the one text that is drawn for role '{role.of}', "
+                f"and '{role.of}' has {many} an image: expected per_image=1 there, or no of= here"
+            )
+        before.append(name)
+
+
+def _parts(batch: Batch, size: int) -> Iterator[Batch]:
+    """A batch of training images `size` rows after the other; tensors are views."""
+    x, mask = ({name: torch.split(tensor, size) for name, tensor in part.items()} for part in (batch.x, batch.mask))
+    for number, start in enumerate(range(0, len(batch.ids), size)):
+        rows = slice(start, start + size)
+        columns = batch.columns.part(rows) if isinstance(batch.columns, Columns) else batch.columns
+        own, there = ({name: views[number] for name, views in part.items()} for part in (x, mask))
+        yield Batch(batch.ids[rows], own, there, columns)
 
 
 def _every(texts: TextsByOwner, owners: IntArray) -> IntArray:

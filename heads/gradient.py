@@ -32,20 +32,38 @@ class GradientHead(nn.Module, ABC):
     """Supplies `update` from `loss`; a head adds its parameters, `loss`, and how it scores.
 
     Without `configure` the learning rate is constant. A head of many weights sets `fused`: one pass over them.
+
+    Heads whose `loss` is made of what `torch.func.vmap` takes (no row count that depends on the data, no draws but
+    through `Dropout`) can train as one (`vlpipe.heads.stack`): `together` names the settings in which they may
+    differ, beside those of the optimiser. What of these `loss` reads comes from `weights`.
     """
 
     fused: ClassVar[bool] = False
+    together: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, config: GradientConfig) -> None:
         super().__init__()
         self.settings = config
         self.total_steps: int | None = None
         self.steps = 0
+        self.given: Mapping[str, Tensor] | None = None
         self._optimizer: torch.optim.AdamW | None = None
 
     @abstractmethod
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Scalars by name; 'loss' is minimised, the others are logged."""
+
+    def numbers(self) -> dict[str, float]:
+        """What `loss` reads of the settings in this step, by name, where heads that train as one may differ."""
+        return {}
+
+    def weights(self) -> Mapping[str, float | Tensor]:
+        """`numbers`, or what was `given` in their place: while heads train as one, a scalar tensor each."""
+        return self.numbers() if self.given is None else self.given
+
+    def noise(self, batch: Batch, generator: torch.Generator) -> list[Tensor]:
+        """What each `Dropout` multiplies by in this step, in their order; a head that has none needs none."""
+        return []
 
     def after_step(self) -> None:
         """Called after every optimiser step: projections, clamps."""
@@ -70,19 +88,23 @@ class GradientHead(nn.Module, ABC):
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One step of AdamW; raises `VlpipeError` when the loss is not finite, before any weight has changed."""
-        optimizer = self.optimizer()
-        rate = self._rate()
+        found = self.loss(batch)
+        scalars = {name: value.item() for name, value in found.items()}
+        self.optimizer().zero_grad(set_to_none=True)
+        found["loss"].backward()  # type: ignore[no-untyped-call]
+        return self.learn(scalars)
+
+    def learn(self, scalars: dict[str, float]) -> dict[str, float]:
+        """The part of a step after the gradients; raises `VlpipeError` for a scalar that is not finite."""
+        self._refuse_non_finite(scalars)
+        optimizer, rate = self.optimizer(), self._rate()
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("share", 1.0)
-        scalars = self.loss(batch)
-        self._refuse_non_finite(scalars)
-        optimizer.zero_grad(set_to_none=True)
-        scalars["loss"].backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip_norm)
         optimizer.step()
         self.steps += 1
         self.after_step()
-        return {**{name: float(value.detach()) for name, value in scalars.items()}, "lr": rate}
+        return scalars | {"lr": rate}
 
     def training_state(self) -> dict[str, Tensor]:
         """The number of steps and AdamW's moments by parameter name, as plain tensors."""
@@ -100,6 +122,8 @@ class GradientHead(nn.Module, ABC):
         moments = self.optimizer().state
         for name, parameter in self.named_parameters():
             found = {m: state[f"{m}/{name}"].clone() for m in MOMENTS if f"{m}/{name}" in state}
+            if found and not self.fused:
+                found["step"] = found["step"].cpu()  # where AdamW keeps it, unless it is fused
             if found:
                 moments[parameter] = found
 
@@ -108,10 +132,11 @@ class GradientHead(nn.Module, ABC):
             return self.settings.lr
         return learning_rate(self.steps, self.total_steps, self.settings.lr, self.settings.warmup)
 
-    def _refuse_non_finite(self, scalars: Mapping[str, Tensor]) -> None:
+    def _refuse_non_finite(self, scalars: Mapping[str, float]) -> None:
+        """Raise `VlpipeError` for a scalar of this step that is not finite."""
         for name, value in scalars.items():
-            if not torch.isfinite(value):
+            if not math.isfinite(value):
                 raise VlpipeError(
-                    f"{name} is {float(value.detach())} at step {self.steps + 1}; expected a finite number: "
+                    f"{name} is {value} at step {self.steps + 1}; expected a finite number: "
                     f"try a lower lr (now {self.settings.lr:g})"
                 )

@@ -36,7 +36,7 @@ class Terms:
 
     printed: bool = False
     halved: bool = False
-    alpha: float = 0.5
+    alpha: float | Tensor = 0.5
 
 
 def similarities(v: Tensor, p: Tensor, n: Tensor, there: Tensor, scale: Tensor | float) -> Similarities:
@@ -107,7 +107,7 @@ def _against_captions(positive: Tensor, terms: Terms) -> Tensor:
 
 def _captions_allowed(positive: Tensor, terms: Terms) -> Tensor:
     """(B, B): the captions in an anchor's denominator."""
-    every = torch.ones_like(positive, dtype=torch.bool)
+    every = torch.ones(positive.shape, dtype=torch.bool, device=positive.device)
     return every.fill_diagonal_(not terms.printed)
 
 

@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vlpipe.heads.dropout import Dropout
+
 
 class SwiGlu(nn.Module):
     """`silu(W x) * V x`, (..., d) to (..., d) (Shazeer, 2020)."""
@@ -44,6 +46,6 @@ def funnel(width: int, hidden: Sequence[int], out: int, dropout: float) -> nn.Se
     """
     layers: list[nn.Module] = []
     for before, after in pairwise([width, *hidden]):
-        layers += [nn.Linear(before, after), nn.LayerNorm(after), SwiGlu(after), nn.Dropout(dropout)]
+        layers += [nn.Linear(before, after), nn.LayerNorm(after), SwiGlu(after), Dropout(dropout, after)]
         layers += [ResidualMlp(after)]
     return nn.Sequential(*layers, nn.Linear(hidden[-1] if hidden else width, out))

@@ -20,70 +20,145 @@ Scalars = dict[str, float]
 PREPARE_ROWS = 256  # images a batch, with all their texts
 
 
-def train(head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint) -> Scalars:
-    """Train from the last finished epoch on, and finish; the last epoch's mean scalars and the head's report.
+class Learner:
+    """A head in training: what it reads, and how far it is. It learns on `device`, and ends on the CPU.
 
     A resumed run equals an uninterrupted one to the bit: orders, draws and torch's own random numbers follow
-    from the seed and the epoch. The learning rate is logged, but is no result.
+    from the seed and the epoch.
     """
-    steps = -(-len(joined.images("train")) // config.batch_size) * config.epochs
-    if isinstance(head, Scheduled):
-        head.configure(steps)
-    done, scalars, stopped = checkpoint.load(head)
-    if isinstance(head, Prepared) and not done:
-        head.prepare(lambda: _whole(joined))
-    with progress("training", steps - steps // max(1, config.epochs) * done) as advance:
-        while done < config.epochs and not stopped:
-            with seeded(config.seed, done):
-                scalars = _epoch(head, joined, config, done, advance)
-                done += 1
-                stopped = _stops(head, joined, done)
-            checkpoint.save(head, done, scalars, stopped=stopped)
-    _finish(head, joined, config)
-    results = {name: value for name, value in scalars.items() if name != "lr"}
-    return results | (head.report() if isinstance(head, Reported) else {})
+
+    def __init__(
+        self, head: Any, joined: Joined, config: HeadConfig, checkpoint: Checkpoint, device: str | torch.device
+    ) -> None:
+        self.head = head
+        self.joined = joined
+        self.config = config
+        self.checkpoint = checkpoint
+        self.device = torch.device(device)
+        self.steps = -(-len(joined.images("train")) // config.batch_size)  # an epoch
+        self.done = 0
+        self.scalars: Scalars = {}
+        self._stopped = False
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is another epoch."""
+        return self.done < self.config.epochs and not self._stopped
+
+    def start(self) -> None:
+        """Go on after the last finished epoch that was kept, or prepare for the first."""
+        if isinstance(self.head, Scheduled):
+            self.head.configure(self.steps * self.config.epochs)
+        self.head.to(self.device)
+        self.done, self.scalars, self._stopped = self.checkpoint.load(self.head, self.device)
+        if isinstance(self.head, Prepared) and not self.done:
+            self.head.prepare(lambda: map(self._here, _whole(self.joined)))
+
+    def batches(self) -> Iterator[Batch]:
+        """Every training image once, in the order of this epoch."""
+        seed, size = self.config.seed, self.config.batch_size
+        order = np.random.default_rng([seed, self.done]).permutation(self.joined.images("train"))
+        return map(self._here, self.joined.training_batches(order, size, seed, self.done))
+
+    def end_epoch(self, scalars: Scalars) -> None:
+        """Count the epoch, whose mean scalars these are, and keep what it made; the head may stop for good."""
+        self.scalars = scalars
+        self.done += 1
+        self.head.eval()
+        if isinstance(self.head, Monitored):
+            self._stopped = not self.head.after_epoch(self.done, self._validation)
+        self.checkpoint.save(self.head, self.done, scalars, stopped=self._stopped)
+
+    def finish(self) -> Scalars:
+        """The last epoch's mean scalars and the head's report; the learning rate is logged, but is no result."""
+        self.head.eval()
+        if isinstance(self.head, Validated):
+            for positions in batches(self.joined.images("val"), self.config.batch_size):
+                batch = self.joined.training_batch(positions, self.config.seed, self.config.epochs)
+                self.head.validate(self._here(batch))
+        self.head.finish()
+        results = {name: value for name, value in self.scalars.items() if name != "lr"}
+        results |= self.head.report() if isinstance(self.head, Reported) else {}
+        self.head.cpu()
+        return results
+
+    def _validation(self) -> Batch:
+        return self._here(self.joined.whole_batch(self.joined.images("val")))
+
+    def _here(self, batch: Batch) -> Batch:
+        """The batch on the learner's device."""
+        if self.device.type == "cpu":
+            return batch
+        x, mask = ({n: t.to(self.device) for n, t in part.items()} for part in (batch.x, batch.mask))
+        return Batch(batch.ids, x, mask, batch.columns)
 
 
-def check_images(joined: Joined, config: HeadConfig) -> None:
-    """Raise `VlpipeError` when no image can be used at all, or none is there to learn from."""
-    usable, training = len(joined.images(None)), len(joined.images("train"))
-    if usable and (training or not config.epochs):
-        return
-    counts = joined.counts()
-    if not usable:
-        roles = [
-            f"{name}: {n['usable']} usable, {n['failed']} failed, {n['absent']} absent"
-            for name, n in counts["roles"].items()
-        ]
-        raise VlpipeError(
-            f"none of {counts['images_left_out']} images has features for every role ({'; '.join(roles)}); make "
-            "them with `vlpipe extract`, failed ones with its --retry-failed"
-        )
-    splits = ", ".join(f"{number} in '{name}'" for name, number in counts["images"].items())
-    raise VlpipeError(
-        f"no images to train on: usable images are {splits}; expected some in 'train'. Give another split rule "
-        "(--split-rule random:0.7/0.15/0.15@0), or see which rows are missing with `vlpipe cache show`"
-    )
+class Means:
+    """Means of scalars over images; of the learning rate, the last."""
+
+    def __init__(self) -> None:
+        self._totals: Scalars = {}
+        self._latest: Scalars = {}
+        self._count = 0
+
+    def add(self, scalars: Scalars, images: int) -> None:
+        """Those of a step of so many images."""
+        for name, value in scalars.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value * images
+        self._latest = scalars
+        self._count += images
+
+    def found(self) -> Scalars:
+        """By name."""
+        means = {name: total / self._count for name, total in self._totals.items()}
+        return means | {name: value for name, value in self._latest.items() if name == "lr"}
 
 
-def check_partial(joined: Joined, config: HeadConfig) -> None:
-    """Raise `VlpipeError` for a partial role that no image that trains has."""
-    if not config.epochs:
-        return
-    training = joined.images("train")
-    for name, role in joined.roles.items():
-        if role.partial and role.side == "text" and not joined.by_image[name].most(training):
-            raise VlpipeError(
-                f"none of {len(training)} training images has a cached text of role '{role.kind}', which the "
-                f"head's '{name}' learns from; add some (`vlpipe manifest negatives`) and extract them"
-            )
+def train(learner: Learner) -> Scalars:
+    """Train from the last finished epoch on, and finish; what `Learner.finish` says."""
+    config = learner.config
+    learner.start()
+    with progress("training", learner.steps * (config.epochs - learner.done)) as advance:
+        while learner.learns:
+            with seeded(config.seed, learner.done):
+                learner.end_epoch(epoch_of(learner, advance))
+    return learner.finish()
+
+
+def epoch_of(learner: Learner, advance: Advance) -> Scalars:
+    """One epoch; means of the scalars over images."""
+    head, means = learner.head, Means()
+    head.train()
+    for batch in learner.batches():
+        means.add(head.update(batch), len(batch.ids))
+        advance(1)
+    return means.found()
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one, else the CPU. Raises `VlpipeError` for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise VlpipeError(f"device '{name}' cannot be used ({reason}); expected auto, cpu or cuda") from None
+    return device
+
+
+def stream_seed(*numbers: int) -> int:
+    """A seed of torch's random numbers as a function of some numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Torch's random numbers as a function of some numbers, inside the block only."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]))
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(stream_seed(*numbers))
         yield
 
 
@@ -97,34 +172,3 @@ def _whole(joined: Joined) -> Iterator[Batch]:
     """The training images with all their texts."""
     for positions in batches(joined.images("train"), PREPARE_ROWS):
         yield joined.whole_batch(positions)
-
-
-def _epoch(head: Any, joined: Joined, config: HeadConfig, epoch: int, advance: Advance) -> Scalars:
-    """Every training image once; means of the scalars over images, but the last learning rate."""
-    order = np.random.default_rng([config.seed, epoch]).permutation(joined.images("train"))
-    totals: Scalars = {}
-    latest: Scalars = {}
-    head.train()
-    for positions in batches(order, config.batch_size):
-        latest = head.update(joined.training_batch(positions, config.seed, epoch))
-        for name, value in latest.items():
-            totals[name] = totals.get(name, 0.0) + value * len(positions)
-        advance(1)
-    means = {name: total / len(order) for name, total in totals.items()}
-    return means | {name: value for name, value in latest.items() if name == "lr"}
-
-
-def _stops(head: Any, joined: Joined, done: int) -> bool:
-    """Whether the head, in evaluation mode, wants no more after so many finished epochs."""
-    head.eval()
-    if not isinstance(head, Monitored):
-        return False
-    return not head.after_epoch(done, lambda: joined.whole_batch(joined.images("val")))
-
-
-def _finish(head: Any, joined: Joined, config: HeadConfig) -> None:
-    head.eval()
-    if isinstance(head, Validated):
-        for positions in batches(joined.images("val"), config.batch_size):
-            head.validate(joined.training_batch(positions, config.seed, config.epochs))
-    head.finish()

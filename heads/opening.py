@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from vlpipe.cache_store.layout import Side
 from vlpipe.cache_store.reader import FeatureSet
@@ -31,6 +32,7 @@ class Opener:
         self.runs = runs
         self._features: dict[tuple[str, Side], FeatureSet] = {}
         self._rows: dict[tuple[Source, Side, bool], CachedRows] = {}
+        self._joined: dict[tuple[Any, ...], Joined] = {}
 
     @cached_property
     def tables(self) -> Tables:
@@ -38,9 +40,12 @@ class Opener:
         return Tables.read(self.manifest)
 
     def joined(self, roles: Mapping[str, Role], sources: Mapping[str, Source], rule: str = COLUMN) -> Joined:
-        """What a head with these roles learns from."""
-        rows = {name: self.rows(sources[name], role.side, stands=role.stands) for name, role in roles.items()}
-        return Joined(self.tables, roles, rows, rule)
+        """What a head with these roles learns from: the same for the same roles, sources and rule."""
+        key = *roles.items(), *sources.items(), rule
+        if key not in self._joined:
+            rows = {name: self.rows(sources[name], role.side, stands=role.stands) for name, role in roles.items()}
+            self._joined[key] = Joined(self.tables, roles, rows, rule)
+        return self._joined[key]
 
     def rows(self, source: Source, side: Side, *, stands: bool = False) -> CachedRows:
         """One source's rows, before its last run when a head `stands` on that.

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LEAST_COLUMNS = 4096  # from which a selection among fewer candidates pays
-GROUPS = (32, 16, 8)  # columns that share a maximum
-SPREAD = 4  # groups, of which the k largest are taken, and candidates: at most this many times k
+from vlpipe.heads.sae_screen import Pairs, at_least, best, group_maxima, grouping, reaching, screened
+
 CHUNK_BYTES = 16 << 20  # what the activations of all latents may take at once
 
 
@@ -27,25 +26,14 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     On a CPU with many columns: the k-th largest of the maxima of groups is a lower bound of the k-th largest, and
     few columns reach it.
     """
-    columns = scores.shape[1]
-    group = next((g for g in GROUPS if columns % g == 0 and SPREAD * k * g <= columns), None)
-    if group is None or columns < LEAST_COLUMNS or scores.is_cuda:
+    group = grouping(scores.shape[1], k)
+    if group is None or scores.is_cuda:
         return _topk(scores, k)
-    maxima = scores.view(len(scores), group, -1).amax(dim=1)
-    bound = maxima.topk(k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    found = torch.from_numpy(np.flatnonzero((scores >= bound).numpy()))
-    rows = found // columns
-    counts = torch.bincount(rows, minlength=len(scores))
-    most = int(counts.max())
-    if int(counts.min()) < k or most > SPREAD * k:  # not finite, or many equal ones
+    bound = at_least(group_maxima(scores, group), k)
+    pairs = reaching((scores >= bound).numpy(), k)
+    if pairs is None:
         return _topk(scores, k)
-    place = torch.arange(len(found)) - (counts.cumsum(0) - counts)[rows] + rows * most
-    candidates = scores.new_full((len(scores) * most,), -torch.inf)
-    candidates[place] = scores.flatten()[found]
-    column = found.new_zeros(len(candidates))
-    column[place] = found - rows * columns
-    values, chosen = candidates.view(-1, most).topk(k, dim=1)
-    return values, column.view(-1, most).gather(1, chosen)
+    return best(scores[pairs], pairs, len(scores), k)
 
 
 def _topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -68,13 +56,8 @@ class Pattern:
     @cached_property
     def by_latent(self) -> tuple[Tensor, Tensor, Tensor]:
         """Places in the flattened code (n K,) latent by latent, the row of each, and where each latent begins."""
-        flat = self.indices.flatten()
-        keys = flat * len(flat) + torch.arange(len(flat), device=flat.device)
-        # NumPy sorts unique whole numbers some hundred times as fast as torch does on a CPU.
-        sorted_keys = keys.sort().values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy()))
-        places = sorted_keys % max(1, len(flat))
-        counts = torch.bincount(flat, minlength=self.latents)
-        return places, places // self.indices.shape[1], counts.cumsum(0) - counts
+        places, starts = _by_latent(self.indices.flatten(), self.latents)
+        return places, places // self.indices.shape[1], starts
 
     def gathered(self, values: Tensor, rows: Tensor) -> Tensor:
         """`sum_i values[i, k] rows[i]` over the rows where a latent is active, (n, K), (n, d) to (latents, d)."""
@@ -82,21 +65,34 @@ class Pattern:
         return F.embedding_bag(row, rows, starts, per_sample_weights=values.flatten()[places], mode="sum")
 
     def products(self, rows: Tensor, table: Tensor) -> Tensor:
-        """`rows[i] . table[indices[i, k]]`, (n, d) and (latents, d) to (n, K).
+        """`rows[i] . table[indices[i, k]]`, (n, d) and (latents, d) to (n, K)."""
+        return _products(rows, table, *self.by_latent).view_as(self.indices)
 
-        Latent by latent: the table is read once, from its beginning to its end, and the rows stay in the cache.
-        """
-        places, row, starts = self.by_latent
-        ends = torch.cat([starts, starts.new_tensor([len(places)])])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that torch's sparse rows are in beta
-            wanted = torch.sparse_csr_tensor(
-                ends, row, rows.new_zeros(len(row)), (self.latents, len(rows)), check_invariants=False
-            )
-            found: Tensor = torch.sparse.sampled_addmm(wanted, table, rows.T, beta=0.0).values()
-        ordered = torch.empty_like(found)
-        ordered[places] = found
-        return ordered.view_as(self.indices)
+
+def _by_latent(latents: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The places of some latents (m,) in the order of the latents, and where each of `count` latents begins."""
+    keys = latents * len(latents) + torch.arange(len(latents), device=latents.device)
+    # NumPy sorts unique whole numbers some hundred times as fast as torch does on a CPU.
+    sorted_keys = keys.sort().values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy()))
+    counts = torch.bincount(latents, minlength=count)
+    return sorted_keys % max(1, len(latents)), counts.cumsum(0) - counts
+
+
+def _products(rows: Tensor, table: Tensor, places: Tensor, row: Tensor, starts: Tensor) -> Tensor:
+    """`rows[row] . table[latent]` of m pairs that are given latent by latent, in the order of their places (m,).
+
+    So the table is read once, from its beginning to its end, and the rows stay in the cache.
+    """
+    ends = torch.cat([starts, starts.new_tensor([len(places)])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that torch's sparse rows are in beta
+        wanted = torch.sparse_csr_tensor(
+            ends, row, rows.new_zeros(len(row)), (len(table), len(rows)), check_invariants=False
+        )
+        found: Tensor = torch.sparse.sampled_addmm(wanted, table, rows.T, beta=0.0).values()
+    ordered = torch.empty_like(found)
+    ordered[places] = found
+    return ordered
 
 
 def active(x: Tensor, weight: Tensor, bias: Tensor, k: int, among: Tensor | None = None) -> tuple[Tensor, Pattern]:
@@ -107,7 +103,12 @@ def active(x: Tensor, weight: Tensor, bias: Tensor, k: int, among: Tensor | None
     """
     with torch.no_grad():
         rows, offset = (weight, bias) if among is None else (weight[among], bias[among])
-        values, indices = _selected(x, rows, offset, k)
+
+        def dots(pairs: Pairs) -> Tensor:
+            places, starts = _by_latent(pairs[1], len(rows))
+            return _products(x, rows, places, pairs[0][places], starts)
+
+        values, indices = screened(x, rows, offset, k, dots) or _selected(x, rows, offset, k)
         pattern = Pattern(indices if among is None else among[indices], len(weight))
     found: Tensor = _Active.apply(x, weight, bias, values, pattern)
     return found, pattern

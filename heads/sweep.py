@@ -1,9 +1,10 @@
-"""Many runs on the same resident features, one after the other: each equals itself trained alone."""
+"""Many runs on the same resident features, in turn or as one: each equals itself trained alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.heads.contracts import HeadConfig, Source, load_head, roles_of
 from vlpipe.heads.opening import Opener
 from vlpipe.heads.sources import parse_source, parse_sources, spread_sources
-from vlpipe.heads.training import Outcome, Plan, train_run
+from vlpipe.heads.stack import attempt, trait
+from vlpipe.heads.training import Outcome, Plan, train_run, train_runs
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Request:
     sources: tuple[str, ...] = ()  # role=SPEC#OUTPUT[::RUN]
     encoder: str | None = None  # for roles without a source
     split_rule: str = "column"
+    device: str = "cpu"
+    together: int = 1  # runs of a sweep that train as one, at most
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,43 @@ def run_sweep(
     head = load_head(request.kind)
     varied = list(members(lists))
     configs = [resolve(head.Config, settings, values) for values in varied]
-    for values, config in zip(varied, configs, strict=True):
-        yield _member(request, values, config)
+    done: dict[int, Outcome | Exception] = {}
+    for number, values in enumerate(varied):
+        if number not in done:
+            done |= _trained(request, head, configs, number)
+        yield _member(values, done[number])
 
 
-def _member(request: Request, values: Mapping[str, Any], config: HeadConfig) -> Member:
+def _trained(
+    request: Request, head: type[Any], configs: Sequence[HeadConfig], first: int
+) -> dict[int, Outcome | Exception]:
+    """The run of one member, or also of those after it that can train with it as one, by number."""
+    shared = trait(head, configs[first])
+    alike = [n for n in range(first, len(configs)) if trait(head, configs[n]) == shared]
+    numbers = alike[: request.together] if shared is not None else [first]
+    if len(numbers) == 1:
+        return {first: attempt(lambda: train_run(plan(request, configs[first]), request.runs, request.device))}
+    done: dict[int, Outcome | Exception] = {}
+    ready: dict[int, Plan] = {}
+    for n in numbers:
+        made = attempt(partial(plan, request, configs[n]))
+        if isinstance(made, Plan):
+            ready[n] = made
+        else:
+            done[n] = made
+    ends = attempt(partial(train_runs, list(ready.values()), request.runs, request.device))
+    return done | dict(zip(ready, [ends] * len(ready) if isinstance(ends, Exception) else ends, strict=True))
+
+
+def _member(values: Mapping[str, Any], found: Outcome | Exception) -> Member:
     """One run; only where it stands alone does a fault of the head's own code show its traceback."""
-    try:
-        return Member(values, train_run(plan(request, config), request.runs))
-    except VlpipeError as error:
-        return Member(values, None, error)
-    except Exception as error:
-        if not values:
-            raise
-        return Member(values, None, VlpipeError(f"{type(error).__name__}: {error}"))
+    if isinstance(found, Outcome):
+        return Member(values, found)
+    if isinstance(found, VlpipeError):
+        return Member(values, None, found)
+    if not values:
+        raise found
+    return Member(values, None, VlpipeError(f"{type(found).__name__}: {found}"))
 
 
 def plan(request: Request, config: HeadConfig) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from vlpipe.manifests.manifest import Manifest
 
+T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 CHAIN = 8  # a negative of a view of a caption: how many texts lie between a text and its image at most
@@ -136,6 +137,6 @@ def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-def ids_at(ids: Sequence[str], positions: IntArray) -> list[str]:
-    """Ids of some rows, in their order."""
+def ids_at(ids: Sequence[T], positions: IntArray) -> list[T]:
+    """Ids, or other values, of some rows, in their order."""
     return [ids[position] for position in positions.tolist()]

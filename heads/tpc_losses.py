@@ -48,9 +48,10 @@ def non_commitment(v: Tensor, r: Tensor, mask: Tensor | None = None) -> Tensor:
     return _masked_mean(torch.einsum("bd,bkd->bk", v, r).square(), mask)
 
 
-def core_temperature(u: Tensor, tau_0: float, gamma: float) -> Tensor:
+def core_temperature(u: Tensor, tau_0: float | Tensor, gamma: float | Tensor) -> Tensor:
     """`tau_0 (1 + gamma u_i)`, clipped to `[tau_0, 3 tau_0]` (appendix B.4): (B,)."""
-    return (tau_0 * (1 + gamma * u)).clamp(tau_0, 3 * tau_0)
+    found: Tensor = (tau_0 * (1 + gamma * u)).clamp(tau_0, 3 * tau_0)  # type: ignore[arg-type]
+    return found
 
 
 def core(v: Tensor, c: Tensor, tau: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ appendix D.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from vlpipe.heads.aligned import Aligned, AlignedConfig, Side
+from vlpipe.heads.aligned_rows import mean_square
 from vlpipe.heads.contracts import Shapes
 from vlpipe.heads.jam_model import funnel
 from vlpipe.heads.schedules import linear
@@ -34,6 +35,7 @@ class Jam(Aligned):
         lambda_start: float = Field(default=1.0, ge=0)
         lambda_end: float = Field(default=0.1, ge=0)
 
+    together: ClassVar[frozenset[str]] = Aligned.together | {"lambda_start", "lambda_end"}
     config: Config
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
@@ -48,8 +50,18 @@ class Jam(Aligned):
         codes: Tensor = self.encoders[side](rows)
         return codes
 
-    def beside(self, rows: Mapping[Side, Tensor], codes: Mapping[Side, Tensor]) -> dict[str, Tensor]:
+    def numbers(self) -> dict[str, float]:
+        """Eq. 17's weight, and `lambda(t)`."""
+        config = self.config
+        return super().numbers() | {
+            "lambda": linear(config.lambda_start, config.lambda_end, self.epoch, config.epochs)
+        }
+
+    def beside(
+        self, rows: Mapping[Side, Tensor], codes: Mapping[Side, Tensor], there: Mapping[Side, Tensor | None]
+    ) -> dict[str, Tensor]:
         """`lambda(t)` times the reconstruction errors of both sides."""
-        weight = linear(self.config.lambda_start, self.config.lambda_end, self.epoch, self.config.epochs)
-        errors = {s: F.mse_loss(decoder(codes[s]), rows[s]) for s, decoder in self.decoders.items()}  # type: ignore[index]
+        weight = self.weights()["lambda"]
+        sides: list[Side] = ["image", "text"] if len(self.decoders) else []
+        errors = {s: mean_square(self.decoders[s](codes[s]), rows[s], there[s]) for s in sides}
         return {f"reconstruction_{side}": weight * error for side, error in errors.items()}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vlpipe.heads.aligned import Aligned, AlignedConfig, Side
 from vlpipe.heads.contracts import Shapes
+from vlpipe.heads.dropout import Dropout
 
 
 class Projection(Aligned):
@@ -30,9 +31,9 @@ class Projection(Aligned):
     def _projection(self, width: int) -> nn.Sequential:
         config = self.config
         if config.layers == "linear":
-            return nn.Sequential(nn.Dropout(config.dropout), nn.Linear(width, config.latent))
+            return nn.Sequential(Dropout(config.dropout, width), nn.Linear(width, config.latent))
         between = nn.Linear(width, config.hidden), nn.GELU(), nn.Linear(config.hidden, config.latent)
-        return nn.Sequential(nn.Dropout(config.dropout), *between)
+        return nn.Sequential(Dropout(config.dropout, width), *between)
 
     def encode(self, side: Side, rows: Tensor) -> Tensor:
         """Projected rows, (n, latent)."""

@@ -39,6 +39,7 @@ class Tpc(GradientHead):
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image"), "text": Role("text", per_image=5)}
     code: ClassVar[int] = 2
+    together: ClassVar[frozenset[str]] = frozenset(["lambda_agree", "lambda_nc", "align", "tau_0", "gamma"])
 
     @classmethod
     def roles_for(cls, config: Config) -> Mapping[str, Role]:
@@ -59,10 +60,16 @@ class Tpc(GradientHead):
         weight, bias = self.filter.weight.to(t.dtype), self.filter.bias.to(t.dtype)
         return unit(t @ weight.T + bias)
 
+    def numbers(self) -> dict[str, float]:
+        """Weights of the parts, and what scales confidences."""
+        chosen = self.config
+        weights = {"agree": chosen.lambda_agree, "nc": chosen.lambda_nc, "align": chosen.align}
+        return weights | {"tau_0": chosen.tau_0, "gamma": chosen.gamma}
+
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Eq. 9 without the part that the filter cannot change; `x["text"]` is (B, K, d), or (B, d) for K = 1."""
         v, t = unit(batch.x["image"]), unit(batch.x["text"])
-        mask = batch.mask.get("text", torch.ones(t.shape[:-1], dtype=torch.bool))
+        mask = batch.mask.get("text", torch.ones(t.shape[:-1], dtype=torch.bool, device=t.device))
         if t.dim() == 2:
             t, mask = t.unsqueeze(1), mask.unsqueeze(1)
         # A zero row says nothing and is no view: through norm(0) it would drown every other gradient.
@@ -72,9 +79,9 @@ class Tpc(GradientHead):
         agree = losses.agreement(c_hat, c, mask)
         commit = losses.non_commitment(v, losses.residual(t, c_hat), mask)
         align = losses.alignment(v, c_hat, mask)
-        chosen = self.config
-        core = losses.core(v, c, losses.core_temperature(u, chosen.tau_0, chosen.gamma))
-        total = chosen.lambda_agree * agree + chosen.lambda_nc * commit + chosen.align * align
+        by = self.weights()
+        core = losses.core(v, c, losses.core_temperature(u, by["tau_0"], by["gamma"]))
+        total = by["agree"] * agree + by["nc"] * commit + by["align"] * align
         return {"loss": total, "agree": agree, "nc": commit, "align": align, "core": core.detach(), "u": u.mean()}
 
     def images(self, batch: Batch) -> Batch:
