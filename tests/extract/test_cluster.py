@@ -179,7 +179,7 @@ def test_interrupted_from_the_command_line(rows: Manifest, tmp_path: Path) -> No
     """Ctrl-C reaches the whole group; what was committed stays, and the same command goes on."""
     log, cache = tmp_path / "log", tmp_path / "c"
     base = ["extract", "--manifest", str(rows.folder), "--cache", str(cache), "--encoder", "toys.toy:Toy:m"]
-    slow = ["--batch-size", "8", "--side", "image", "--dask", "local:2", "--set", "seconds=0.2"]
+    slow = ["--batch-size", "8", "--side", "image", "--dask", "local:2", "--set", "seconds=0.4"]
     process = subprocess.Popen(
         [sys.executable, "-m", "vlpipe.pipeline", *base, *slow, "--set", f'log="{log}"'],
         env=os.environ | {"PYTHONPATH": str(TOYS)}, stderr=subprocess.PIPE, text=True, start_new_session=True,
