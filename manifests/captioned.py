@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,12 @@ class PhotoConfig(Config):
 
     images: str | None = None  # their folder; default: in the set's own folder, or beside it
     absent: Literal["refuse", "leave_out", "keep"] = "refuse"  # what becomes of rows whose photo is not there
+
+
+class DescribedConfig(PhotoConfig):
+    """Whether a long description is one text, or a text for each sentence (`in_sentences`)."""
+
+    sentences: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,17 @@ class Photo:
         """One row a caption."""
         for text_id, text in self.captions.items():
             yield self.text(text_id, text)
+
+    def in_sentences(self) -> Photo:
+        """With the sentences of every caption instead, `ID.0`, `ID.1`, ..., without their full stops.
+
+        A sentence ends at a full stop and a blank, as the texts that FLAIR (Xiao et al., CVPR 2025) and TEVI
+        retrieve among end there.
+        """
+        cut = {text_id: re.split(r"\.(?:\s+|$)", text) for text_id, text in self.captions.items()}
+        kept = {text_id: [part.strip() for part in parts if part.strip()] for text_id, parts in cut.items()}
+        captions = {f"{text_id}.{n}": part for text_id, parts in kept.items() for n, part in enumerate(parts)}
+        return replace(self, captions=captions)
 
 
 class Captioned:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, photo_folder, present
+from vlpipe.manifests.captioned import Captioned, DescribedConfig, Photo, photo_folder, present
 from vlpipe.manifests.layouts import Layout
 
 COUNTS = {"train": 9647, "test": 5000, "qual_dev": 100, "qual_test": 100}
@@ -20,8 +20,8 @@ LAYOUT = Layout(
 )
 
 
-class DocciConfig(PhotoConfig):
-    """Nothing beside the photos' folder."""
+class DocciConfig(DescribedConfig):
+    """Nothing beside the photos' folder and sentences."""
 
 
 class Docci(Captioned):
@@ -36,13 +36,15 @@ class Docci(Captioned):
 
     def __init__(self, config: DocciConfig, root: Path | None, folder: Path) -> None:
         root = LAYOUT.root(root)
-        photos = list(_photos(LAYOUT.need(root, "docci_descriptions.jsonlines")))
+        self.sentences = config.sentences
+        described = _photos(LAYOUT.need(root, "docci_descriptions.jsonlines"))
+        photos = [photo.in_sentences() if config.sentences else photo for photo in described]
         self.folder = photo_folder(LAYOUT, root, ("images",), config)
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 
     def published(self) -> Mapping[str, Mapping[str, int]]:
         """The counts above."""
-        return {"images": COUNTS, "texts": COUNTS}
+        return {"images": COUNTS} if self.sentences else {"images": COUNTS, "texts": COUNTS}
 
 
 def _photos(path: Path) -> Iterator[Photo]:

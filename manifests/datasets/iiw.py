@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.manifests.captioned import Captioned, Photo, PhotoConfig, photo_folder, present
+from vlpipe.manifests.captioned import Captioned, DescribedConfig, Photo, photo_folder, present
 from vlpipe.manifests.contracts import Row
 from vlpipe.manifests.layouts import Layout
 from vlpipe.manifests.upright import picture_frame
 
 COUNTS = {"IIW-400": 400, "DOCCI_Test": 100, "DCI_Test": 112, "CM_3600": 1000, "LocNar_Eval": 1000}
+PEOPLE = ("IIW-400", "DOCCI_Test", "DCI_Test")  # 612 photos, as FLAIR and TEVI retrieve among
 SCALE = 999  # the largest normalised coordinate
 LAYOUT = Layout(
     "ImageInWords",
@@ -27,10 +28,10 @@ LAYOUT = Layout(
 )
 
 
-class IiwConfig(PhotoConfig):
-    """Which part, and whose descriptions."""
+class IiwConfig(DescribedConfig):
+    """Which part, or the three that people described, and whose descriptions."""
 
-    subset: Literal["IIW-400", "DOCCI_Test", "DCI_Test", "CM_3600", "LocNar_Eval"] = "IIW-400"
+    subset: Literal["IIW-400", "DOCCI_Test", "DCI_Test", "CM_3600", "LocNar_Eval", "people"] = "IIW-400"
     authors: list[str] = Field(default_factory=lambda: ["IIW"], min_length=1)  # keys of the file
 
 
@@ -38,9 +39,10 @@ class Iiw(Captioned):
     """Photos of one part, all of split test: IIW-400 400, DOCCI_Test 100, DCI_Test 112 with people's descriptions
     (author IIW); CM_3600 and LocNar_Eval 1,000 each with a model's (IIW-P5B) only.
 
-    Ids: the publisher's key of the photo, and `KEY#AUTHOR`; the author is an attribute too. IIW-400's objects are
-    regions of photos, `KEY/0`, ...: published as y, x, y, x of 0 to 999, the two y in either order (the README
-    says ascending, the file has them descending), here pixels of the upright photo.
+    `people` are the first three together. Ids: the publisher's key of the photo, and `KEY#AUTHOR`; the author is
+    an attribute too. IIW-400's objects are regions of photos, `KEY/0`, ...: published as y, x, y, x of 0 to 999,
+    the two y in either order (the README says ascending, the file has them descending), here pixels of the
+    upright photo.
     """
 
     Config = IiwConfig
@@ -50,13 +52,16 @@ class Iiw(Captioned):
     def __init__(self, config: IiwConfig, root: Path | None, folder: Path) -> None:
         root = LAYOUT.root(root)
         self.config = config
-        names = (config.subset, config.subset.upper())  # the repository has DCI_TEST too
-        places = [f"{where}{name}/data.jsonl" for where in ("datasets/", "") for name in names]
-        self.path = LAYOUT.need(root, *places)
-        self.objects: dict[str, list[Any]] = {}
-        photos = list(self._photos())
-        if not any(photo.captions for photo in photos):
-            raise VlpipeError(f"'{self.path}' has no text by {' or '.join(config.authors)}; set other authors")
+        self.parts = PEOPLE if config.subset == "people" else (config.subset,)
+        self.objects: dict[str, tuple[Path, list[Any]]] = {}  # with the file that they are from
+        photos: list[Photo] = []
+        for part in self.parts:
+            names = (part, part.upper())  # the repository has DCI_TEST too
+            path = LAYOUT.need(root, *[f"{w}{name}/data.jsonl" for w in ("datasets/", "") for name in names])
+            found = list(self._photos(path))
+            if not any(photo.captions for photo in found):
+                raise VlpipeError(f"'{path}' has no text by {' or '.join(config.authors)}; set other authors")
+            photos += [photo.in_sentences() if config.sentences else photo for photo in found]
         self.folder = photo_folder(LAYOUT, root, ("images",), config)
         self.photos = present(photos, self.folder, LAYOUT, config.absent)
 
@@ -64,15 +69,16 @@ class Iiw(Captioned):
         """One row a description."""
         for photo in self.photos:
             for text_id, text in photo.captions.items():
-                yield photo.text(text_id, text, author=text_id.removeprefix(f"{photo.id}#"))
+                author = text_id.removeprefix(f"{photo.id}#").partition(".")[0]  # before a sentence's number
+                yield photo.text(text_id, text, author=author)
 
     def regions(self) -> Iterator[Row]:
         """One row an object."""
         for photo in self.photos:
-            objects = self.objects.get(photo.id, [])
+            path, objects = self.objects[photo.id]
             width, height = picture_frame(self.folder / photo.path).upright if objects else (0, 0)
             for place, thing in enumerate(objects):
-                where = f"'{self.path}' {photo.id} objects[{place}]"
+                where = f"'{path}' {photo.id} objects[{place}]"
                 x0, y0, x1, y1 = _corners(LAYOUT.part(thing, "normalized_coords", list, where), where)
                 yield {
                     "region_id": f"{photo.id}/{place}",
@@ -84,16 +90,20 @@ class Iiw(Captioned):
 
     def published(self) -> Mapping[str, Mapping[str, int]]:
         """The counts above."""
-        return {"images": {"test": COUNTS[self.config.subset]}}
+        return {"images": {"test": sum(COUNTS[part] for part in self.parts)}}
 
-    def _photos(self) -> Iterator[Photo]:
-        for number, record in LAYOUT.json_lines(self.path):
-            where = f"'{self.path}' line {number}"
+    def _photos(self, path: Path) -> Iterator[Photo]:
+        for number, record in LAYOUT.json_lines(path):
+            where = f"'{path}' line {number}"
             key = LAYOUT.part(record, "image/key" if "image/key" in record else "image", str, where)
             own = {name: record[name] for name in self.config.authors if record.get(name)}
-            self.objects[key] = record.get("objects") or []
-            path = key if "." in key else f"{key}.jpg"
-            yield Photo(key, path, "test", {f"{key}#{name}": text for name, text in own.items()})
+            self.objects[key] = path, record.get("objects") or []
+            yield Photo(
+                key,
+                key if "." in key else f"{key}.jpg",
+                "test",
+                {f"{key}#{name}": text for name, text in own.items()},
+            )
 
 
 def _corners(values: list[Any], where: str) -> tuple[float, float, float, float]:

@@ -66,6 +66,9 @@ def test_docci(tmp_path: Path) -> None:
         "qual_dev_00000.jpg",
         "A long text.\n\nqual_dev_00000",
     )
+    cut, notes = made("docci", root, tmp_path / "cut", sentences=True)
+    assert cut.table("text")["text"].to_pylist()[:2] == ["A long text", "train_00000"]
+    assert not [note for note in notes if "texts" in note]
     path.write_text(path.read_text().replace("description", "caption"))
     with pytest.raises(VlpipeError, match=f"line 1 has no description, text .*{PUBLISHED}"):
         build("docci", root, tmp_path / "n")
@@ -108,6 +111,29 @@ def test_imageinwords(tmp_path: Path) -> None:
     assert made("iiw", root, tmp_path / "n", subset="DCI_Test")[0].table("image")["path"][0].as_py() == "sa_1.jpg"
     model = made("iiw", root, tmp_path / "o", subset="CM_3600", authors=["IIW-P5B"])[0]
     assert model.table("text")["text_id"].to_pylist() == ["0a#IIW-P5B"]
+
+
+def test_what_people_described_together_and_in_sentences(tmp_path: Path) -> None:
+    root = described(tmp_path / "set")
+    long = "A dog. It is 1.5 m high,  e.g. tall.\nIt sleeps..  Done"
+    json_lines(root / "datasets" / "DOCCI_Test" / "data.jsonl", [{"image/key": "test_1", "IIW": long}])
+    Image.new("RGB", (4, 4)).save(root / "images" / "test_1.jpg")
+    manifest, notes = made("iiw", root, tmp_path / "m", subset="people", sentences=True)
+    assert notes == ["iiw: 4 images in split test, published are 612"]
+    texts = {row["text_id"]: (row["text"], row["image_id"]) for row in manifest.table("text").to_pylist()}
+    assert texts == {
+        "aar_test_04600#IIW.0": ("By people", "aar_test_04600"),
+        "aar_test_04601#IIW.0": ("More", "aar_test_04601"),
+        "test_1#IIW.0": ("A dog", "test_1"),
+        "test_1#IIW.1": ("It is 1.5 m high,  e.g", "test_1"),  # no rule here knows abbreviations
+        "test_1#IIW.2": ("tall", "test_1"),
+        "test_1#IIW.3": ("It sleeps.", "test_1"),
+        "test_1#IIW.4": ("Done", "test_1"),
+        "sa_1.jpg#IIW.0": ("x", "sa_1.jpg"),
+    }
+    authors = {dict(row["attributes"])["author"] for row in manifest.table("text").to_pylist()}
+    assert authors == {"IIW"}
+    assert len(manifest.table("region")) == 2
 
 
 def test_imageinwords_in_wrong_forms(tmp_path: Path) -> None:
