@@ -58,7 +58,7 @@ class StoredArray:
     @classmethod
     def open(cls, folder: Place) -> StoredArray:
         """Read an array's metadata; raises `CorruptCacheError`."""
-        content = read_node(folder, "array")
+        content = read_node(folder, "array", {"fingerprint", "array"})
         array = content["array"]
         rows, *shape = array["shape"]
         file_rows = array["chunk_grid"]["configuration"]["chunk_shape"][0]

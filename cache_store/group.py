@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -66,7 +66,7 @@ class Group:
         """Read a store's group; raises `NotCachedError`, `CorruptCacheError`, `StaleCacheError`."""
         if not store.exists():
             raise NotCachedError(f"there is no store '{store}'; make it with `vlpipe extract`")
-        return cls(**read_node(store, "group"))
+        return cls(**read_node(store, "group", {field.name for field in fields(cls)}))
 
     @property
     def blocks(self) -> range:

@@ -56,7 +56,7 @@ class Marker:
     def read(cls, store: Place, block: int, rows: range, ids: str) -> Marker | None:
         """A block's marker, None when it is not committed.
 
-        Raises `CorruptCacheError` for a marker that is altered, or is not of these rows and ids.
+        Raises `CorruptCacheError` for a marker that is altered, has other fields, or is not of these rows and ids.
         """
         path = marker_path(store, block)
         try:
@@ -64,15 +64,19 @@ class Marker:
         except FileNotFoundError:
             return None
         expected = {"block": block, "start": rows.start, "stop": rows.stop, "ids": ids}
-        if content is None or content | expected != content:
+        found = None if content is None or content | expected != content else cls.of(content)
+        if found is None:
             raise CorruptCacheError(
                 f"'{path}' is damaged or of other rows; rows {rows.start} to {rows.stop - 1} are in doubt: run "
                 "the same `vlpipe extract` again, it encodes only these rows"
             )
-        return cls.of(content)
+        return found
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Marker:
-        """The marker of an unsealed document."""
-        files = {name: Files(**entry) for name, entry in content["files"].items()}
-        return cls(**{**content, "files": files})
+    def of(cls, content: Mapping[str, Any]) -> Marker | None:
+        """The marker of an unsealed document, None where it has other fields."""
+        try:
+            files = {name: Files(**entry) for name, entry in content["files"].items()}
+            return cls(**{**content, "files": files})
+        except (TypeError, KeyError, AttributeError):
+            return None

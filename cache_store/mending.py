@@ -88,8 +88,9 @@ def markers_of(path: Path) -> Iterator[Marker]:
             content = unsealed(read_json(file))
         except FileNotFoundError:  # a writer is at its block
             continue
-        if content is not None and file.stem == str(content["block"]):
-            yield Marker.of(content)
+        found = None if content is None else Marker.of(content)
+        if found is not None and file.stem == str(found.block):
+            yield found
 
 
 def block_rows_of(path: Path, rows: int) -> int | None:

@@ -6,7 +6,7 @@ Zarr guards chunks, not metadata: without a checksum a flipped byte in a fingerp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Literal
 
 from vlpipe.cache_store.errors import CorruptCacheError, StaleCacheError
@@ -39,10 +39,11 @@ def read_json(path: Place) -> Any:
         return None
 
 
-def read_node(folder: Place, kind: Literal["group", "array"]) -> dict[str, Any]:
+def read_node(folder: Place, kind: Literal["group", "array"], fields: Set[str]) -> dict[str, Any]:
     """The `vlpipe` attribute of a node of one kind; an array's guarded metadata stands in it under "array".
 
-    Raises `CorruptCacheError`, `CacheReadError`, `StaleCacheError` for a format that is newer than this program.
+    One that has other fields than these is not of this format. Raises `CorruptCacheError`, `CacheReadError`,
+    `StaleCacheError` for a format that is newer than this program.
     """
     path = folder / "zarr.json"
     try:
@@ -54,7 +55,7 @@ def read_node(folder: Place, kind: Literal["group", "array"]) -> dict[str, Any]:
         content = unsealed({**own, "array": guarded(document)} if kind == "array" else own)
     except (FileNotFoundError, AttributeError, KeyError, TypeError, ValueError):
         content = None
-    if content is None:
+    if content is None or content.keys() != fields:
         raise CorruptCacheError(
             f"'{path}' is missing, damaged, or not vlpipe's; all rows under '{folder}' are in doubt: run the "
             "same `vlpipe extract` again, it writes the file anew where that is safe"

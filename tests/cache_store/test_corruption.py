@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from vlpipe.cache_store.errors import CorruptCacheError
+from vlpipe.cache_store.metadata import sealed
 from vlpipe.cache_store.reader import open_features
 
 
@@ -52,6 +55,39 @@ def test_a_damaged_marker_names_its_rows_and_is_mended(sample: Any, full: Path, 
     writer = sample.open_writer(full)
     assert sample.fill(writer, status=sample.statuses(failed=[9], cut=[20])) == [4]
     assert contents(full) == before
+
+
+@pytest.mark.parametrize("node", ["zarr.json", "pooled/zarr.json"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_sealed_metadata_with_other_fields_is_refused_in_one_line(full: Path, node: str, lost: bool) -> None:
+    """As another version of vlpipe would have written them."""
+    path = full / node
+    document = json.loads(path.read_bytes())
+    content = {**document["attributes"]["vlpipe"]}
+    content.pop("checksum")
+    guarded = {"array": {k: v for k, v in document.items() if k != "attributes"}} if "/" in node else {}
+    changed = dict(list(content.items())[1:]) if lost else content | {"other": 1}
+    seal = sealed(changed | guarded)["checksum"]
+    document["attributes"]["vlpipe"] = changed | {"checksum": seal}
+    path.write_text(json.dumps(document))
+    with pytest.raises(CorruptCacheError, match=re.escape(str(path))):
+        open_features(full, "pooled")
+
+
+def test_a_marker_with_other_fields_is_in_doubt_and_is_mended(sample: Any, full: Path, contents: Any) -> None:
+    """As another version of vlpipe would have written it."""
+    before = contents(full)
+    marker = full / "status" / "blocks" / "4.json"
+    content = json.loads(marker.read_bytes())
+    content.pop("checksum")
+    content["files"] = {name: {**files, "bytes": 1} for name, files in content["files"].items()}
+    marker.write_text(json.dumps(sealed(content)))
+    with pytest.raises(CorruptCacheError, match=r"blocks/4.json' .*rows 32 to 36"):
+        open_features(full, "pooled")
+    (full / "zarr.json").unlink()  # mended by what the markers say
+    writer = sample.open_writer(full)
+    assert sample.fill(writer, status=sample.statuses(failed=[9], cut=[20])) == [4]
+    assert contents(full).keys() == before.keys()
 
 
 def test_a_marker_of_another_store_does_not_count(sample: Any, full: Path) -> None:
