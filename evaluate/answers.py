@@ -78,7 +78,10 @@ class Question:
     beside: Beside | None = None
 
     def answer(self, inputs: Inputs) -> Evaluation:
-        """The numbers, from the kept rows where they answer the same question; damaged ones are made again."""
+        """The numbers, from the kept rows where they answer the same question; damaged ones are made again.
+
+        Raises `VlpipeError` where the rows define no number at all.
+        """
         self.task.check(inputs)
         identity = self.identity(inputs)
         path = self.path(identity)
@@ -94,6 +97,10 @@ class Question:
             entries = self.entries(rows, digest(identity))
             results.append(ledger, entries.values())
         notes = [*told, *kept.notes, *self.task.notes({name: entry.value for name, entry in entries.items()})]
+        if not entries:
+            raise VlpipeError(
+                f"task '{self.task_name}' gives no number of run '{self.run.id}': {'; '.join(notes)}"
+            )
         asked = self.run.id, self.task_name, self.split
         return Evaluation(*asked, entries, rows, path, reused, notes, self.task, self.folder)
 

@@ -78,31 +78,6 @@ def levels(scores: Array) -> IntArray:
     return found
 
 
-def others_of(inputs: Inputs, images: IntArray, count: int, seed: int) -> IntArray | None:
-    """For each of some images, captions of `count` other images, one of each: (n, count).
-
-    Drawn evenly over the images that have captions, by the seed; None where there are not enough of them.
-    """
-    captions = np.flatnonzero((np.array(inputs.columns["role"]) == "caption") & (inputs.text_image >= 0))
-    captions = captions[np.argsort(inputs.text_image[captions], kind="stable")]
-    known, starts, sizes = np.unique(inputs.text_image[captions], return_index=True, return_counts=True)
-    if len(known) <= count:
-        return None
-    draw = np.random.default_rng(seed)
-    own = np.searchsorted(known, images)
-    # Steps from the image round the ring of all images: it is never drawn itself, and none is taken twice.
-    steps = np.zeros((len(images), count), dtype=np.int64)
-    for column in range(count):
-        step = draw.integers(0, len(known) - 1 - column, len(images))
-        for taken in np.sort(steps[:, :column], axis=1).T:
-            step += step >= taken
-        steps[:, column] = step
-    chosen = (own[:, None] + 1 + steps) % len(known)
-    places = starts[chosen] + draw.integers(0, sizes[chosen])
-    drawn: IntArray = captions[places]
-    return drawn
-
-
 def shares(hits: BoolArray, names: Array, least: int = 1) -> dict[str, tuple[float, int]]:
     """By name: the share of its rows that are hits, and their number; names with fewer than `least` are left out.
 

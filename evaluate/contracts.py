@@ -139,7 +139,7 @@ class Metric(Protocol):
 class Task(Protocol):
     """Which texts and images of a manifest answer a question, and the metric that says how well.
 
-    A task inherits from this class, which gives the defaults.
+    A task inherits from this class, which gives all that has a default.
     """
 
     Config: ClassVar[type[Config]]
@@ -153,19 +153,20 @@ class Task(Protocol):
     legend: ClassVar[str] = ""  # what a reader of these numbers must know, for a table's caption
     config: Any  # the resolved `Config`
 
-    def __init__(self, config: Any) -> None: ...
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
     def metric(self) -> Metric:
         """What turns the scores into rows and numbers."""
         ...
 
     def check(self, inputs: Inputs) -> None:
-        """Raise `VlpipeError` where the rows cannot answer the question."""
-        ...
+        """Raise `VlpipeError` where the rows cannot answer the question and the metric does not say so."""
+        return
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """What a reader of these numbers must be told."""
-        ...
+        return []
 
 
 @runtime_checkable

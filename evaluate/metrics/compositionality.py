@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vlpipe.evaluate.choices import false_texts, named, others_of, scores_of, shares, tie_of
+from vlpipe.evaluate.choices import false_texts, named, scores_of, shares, tie_of
 from vlpipe.evaluate.contracts import Inputs, Rows
+from vlpipe.evaluate.distractors import NONE, distractors_of
 from vlpipe.foundation.errors import VlpipeError
 
 FAMILIES = ("replace", "add", "swap")  # SugarCrepe's, and those of the rules of `vlpipe manifest negatives`
@@ -20,9 +21,10 @@ class Compositionality:
     """One question a hard negative: whether the caption that it was made from is above it, for their image.
 
     `binary` is against the hard negative alone, `choice5` against it and one caption each of three other images
-    of the split. Ties are wrong. Numbers (shares): `binary_recall@1` over all questions (micro average),
-    `binary_recall@1:KIND` of a kind of negative (`replace_obj`) and of a family (`replace`), and
-    `binary_recall@1_macro`, the mean over families; `choice5_...` likewise.
+    of the split, none of which is a caption of the image, too. Ties are wrong. Numbers (shares):
+    `binary_recall@1` over all questions (micro average), `binary_recall@1:KIND` of a kind of negative
+    (`replace_obj`) and of a family (`replace`), and `binary_recall@1_macro`, the mean over families;
+    `choice5_...` likewise.
 
     A negative's kind is its first attribute that is in `by`. What of it stands before `_` is its family where that
     is replace, add or swap; any other kind is a family of its own.
@@ -34,7 +36,7 @@ class Compositionality:
 
     def rows(self, inputs: Inputs) -> Rows:
         """One row a hard negative: `binary` and `choice5`, 1 for a hit, 0 for none, -1 where there are fewer than
-        four images with captions; `kind` and `family`.
+        three such images; `kind` and `family`.
 
         Raises `VlpipeError` without a hard negative of a caption, `NonFiniteScoresError` for scores that are not.
         """
@@ -46,15 +48,16 @@ class Compositionality:
             )
         images = inputs.text_image[captions]
         right, wrong = scores_of(inputs, images, captions), scores_of(inputs, images, negatives)
-        others = others_of(inputs, images, OTHERS, self.seed)
-        found = [] if others is None else [scores_of(inputs, images, column) for column in others.T]
-        tie = tie_of(right, wrong, *found)
+        others = distractors_of(inputs, images, OTHERS, self.seed)
+        asked = others[:, 0] != NONE
+        found = np.full((len(right), OTHERS), -np.inf)
+        for place, column in enumerate(others[asked].T):
+            found[asked, place] = scores_of(inputs, images[asked], column)
+        tie = tie_of(right, wrong, found[asked])
         binary = right > wrong + tie
-        choice = np.full(len(binary), UNKNOWN, dtype=np.int8)
-        if found:
-            choice[:] = binary & (right > np.max(found, axis=0) + tie)
+        choice = np.where(asked, binary & (right > found.max(axis=1) + tie), UNKNOWN)
         kinds = [self._kind(inputs.columns["attributes"][place]) for place in negatives]
-        values = {BINARY: binary.astype(np.int8), CHOICE: choice}
+        values = {BINARY: binary.astype(np.int8), CHOICE: choice.astype(np.int8)}
         values |= {"kind": named(kinds), "family": named([family(kind) for kind in kinds])}
         return Rows(np.array(inputs.text_ids, dtype=object)[negatives], images, values)
 

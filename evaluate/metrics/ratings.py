@@ -37,8 +37,9 @@ class Ratings:
         if not len(chosen):
             first = self.judgments.pairs[0]
             raise VlpipeError(
-                f"none of the {len(self.judgments.pairs)} rated pairs is in this split, for example image "
-                f"'{first.image_id}' with text '{first.text_id}'; expected ids of the manifest"
+                f"none of the {len(self.judgments.pairs)} rated pairs takes part, for example image "
+                f"'{first.image_id}' with text '{first.text_id}'; expected ids of this split, and others than an "
+                "image with its own caption (these take --set own=true)"
             )
         ratings = np.array([self.judgments.pairs[n].ratings for n in chosen])
         values: dict[str, Array] = {SCORE: levels(scores_of(inputs, images, texts))}

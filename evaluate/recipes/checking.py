@@ -5,34 +5,47 @@ Settings of train-backbone are left to it: that stage stands above this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlpipe.evaluate.recipes.filling import commands, filled
+from vlpipe.evaluate.recipes.filling import Axes, commands, filled
 from vlpipe.evaluate.recipes.recipe import FOLDER, Recipe
 from vlpipe.foundation.config import parse_sets, resolve
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 
 Params = Mapping[str, Any]
-Parse = Callable[[Sequence[str]], tuple[str, Params]]  # words to a command's name and its parameters
+Parsed = tuple[str, Params]  # a command's name and its parameters
+Parse = Callable[[Sequence[str]], Parsed]  # from its words
 
 
 def planned(recipe: Recipe) -> list[list[list[str]]]:
-    """By step, its different command lines; `<sae>` stands for a run that is not made yet."""
+    """By step, its different command lines; `<sae>` stands for a run that is not made yet.
+
+    Raises `UsageError` for a step that refers to one which comes later, or to itself.
+    """
     steps: dict[int, dict[tuple[str, ...], None]] = {id(step): {} for step in recipe.steps}
+    made: set[str | None] = set()
+
+    def promised(name: str, axes: Axes) -> list[str]:
+        if name not in made:
+            raise UsageError(f"'{{{name}}}' is used before step '{name}' has run; expected that step further up")
+        return [f"<{name}>"]
+
     for command in commands(recipe):
-        words = filled(command, recipe, lambda name, axes: [f"<{name}>"])
-        steps[id(command.step)][tuple(words)] = None
+        steps[id(command.step)][tuple(filled(command, recipe, promised))] = None
+        made.add(command.step.name)
     return [[list(words) for words in lines] for lines in steps.values()]
 
 
 def check(recipe: Recipe, parse: Parse) -> None:
     """Raise a `VlpipeError` of a kind for the first thing that would stop the recipe."""
     check_needs(recipe)
-    specs = check_commands(recipe, parse)
+    steps = check_commands(recipe, parse)
+    check_tables(recipe, steps)
     check_means(recipe)
-    check_models(specs, str(recipe.settings[FOLDER]))
+    specs = [spec for lines in steps for name, params in lines if name == "extract" for spec in params["encoders"]]
+    check_models(dict.fromkeys(specs), str(recipe.settings[FOLDER]))
 
 
 def check_needs(recipe: Recipe) -> None:
@@ -46,12 +59,51 @@ def check_needs(recipe: Recipe) -> None:
             )
 
 
+def check_tables(recipe: Recipe, steps: Sequence[Sequence[Parsed]]) -> None:
+    """Raise `UnknownNameError`, `UsageError` for a table or figure of no evaluation or table, or of no axis."""
+    evaluated = {
+        step.name: lines[0][1]["tasks"]
+        for step, lines in zip(recipe.steps, steps, strict=True)
+        if step.name and lines[0][0] == "eval"
+    }
+    axes = axes_of(recipe, steps)
+    for numbers in recipe.numbers:
+        _check_named(f"eval step (of '{numbers.title}')", numbers.of, evaluated)
+        tasks = evaluated[numbers.of]
+        if numbers.task is None and len(tasks) > 1:
+            raise UsageError(f"'{numbers.title}': expected task = one of {', '.join(tasks)}")
+        _check_named(f"task of '{numbers.of}' ('{numbers.title}')", numbers.task or tasks[0], tasks)
+        for axis in (*numbers.rows, *(name for column in numbers.columns for name in column.on)):
+            _check_named(f"axis of '{numbers.title}'", axis, axes)
+    for figure in recipe.figures:
+        if figure.kind == "bars":
+            _check_named(f"table (of '{figure.title}')", figure.numbers, [table.title for table in recipe.numbers])
+            continue
+        for step in (figure.by, figure.of):
+            _check_named(f"eval step (of '{figure.title}')", step, evaluated)
+        for axis in (figure.x, figure.y, figure.choose, figure.panel):
+            _check_named(f"axis of '{figure.title}'", axis, axes & recipe.settings.keys())
+
+
+def _check_named(what: str, given: str, known: Collection[str]) -> None:
+    if given not in known:
+        raise UnknownNameError(what, given, known)
+
+
+def axes_of(recipe: Recipe, steps: Sequence[Sequence[Parsed]]) -> set[str]:
+    """What runs and evaluations can differ in: what named steps are over, and what is swept."""
+    from vlpipe.heads.sweep import parse_sweep
+
+    found = {name for step in recipe.steps if step.name for name in step.over}
+    for params in (params for lines in steps for name, params in lines if name == "train-head"):
+        found |= {parse_sweep(text)[0] for text in params["sweeps"]} | ({"seed"} if params["seeds"] else set())
+    return found
+
+
 def check_means(recipe: Recipe) -> None:
     """Raise `UsageError` for a table whose lines would be means over more than they say; sweeps show it later."""
     over = {step.name: step.over for step in recipe.steps if step.name}
     for numbers in recipe.numbers:
-        if numbers.of not in over:
-            raise UnknownNameError(f"step of '{numbers.title}'", numbers.of, over)
         for axis in over[numbers.of]:
             named = [*numbers.rows, *numbers.mean, *(name for column in numbers.columns for name in column.on)]
             if axis not in named and len(recipe.settings[axis]) > 1:
@@ -61,15 +113,23 @@ def check_means(recipe: Recipe) -> None:
                 )
 
 
-def check_commands(recipe: Recipe, parse: Parse) -> list[str]:
-    """Parse every command; returns the specs that extract is given. Raises what a wrong name or setting raises."""
-    specs: dict[str, None] = {}
-    for lines in planned(recipe):
-        for words in lines:
-            name, params = parse(words)
-            CHECKS.get(name, _nothing)(params)
-            specs |= dict.fromkeys(params["encoders"] if name == "extract" else ())
-    return list(specs)
+def check_commands(recipe: Recipe, parse: Parse) -> list[list[Parsed]]:
+    """Parse every command; by step, their names and parameters. Raises what a wrong name or setting raises."""
+    steps = []
+    for place, lines in enumerate(planned(recipe), start=1):
+        try:
+            steps.append([_checked(*parse(words)) for words in lines])
+        except VlpipeError as error:
+            error.args = (f"step {place} ({' '.join(lines[0][:2])}): {error}",)
+            raise
+    return steps
+
+
+def _checked(name: str, params: Params) -> Parsed:
+    if name.startswith("recipe"):
+        raise UsageError('a step cannot be a recipe; to take one over, give its name as like = "NAME"')
+    CHECKS.get(name, _nothing)(params)
+    return name, params
 
 
 def check_models(specs: Iterable[str], made: str) -> None:

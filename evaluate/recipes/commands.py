@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vlpipe.foundation.errors import UsageError
+
 if TYPE_CHECKING:
     from vlpipe.evaluate.recipes.recipe import Recipe
 
@@ -115,6 +117,8 @@ def run(ctx: click.Context, name: str, sets: tuple[str, ...], config_file: str |
         recipe, lambda words: _call(root, words), lambda line: click.secho(line, bold=True, err=True)
     )
     lines = comparison.lines_of(recipe, made)
+    for told in comparison.undefined(lines):
+        click.echo(f"warning: {told}", err=True)
     stem = Path(recipe.settings[FOLDER]) / Path(name).stem
     written = comparison.write(recipe, lines, stem)
     if not as_json:
@@ -146,12 +150,18 @@ def _call(root: click.Command, words: Sequence[str]) -> None:
 
 
 def parsed(root: click.Command, words: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
-    """A command's name (`manifest build`) and parameters, without running it; raises as a wrong line does."""
+    """A command's name (`manifest build`) and parameters, without running it.
+
+    Raises what the command raises, and `UsageError` for words that it does not take, or that ask for its help.
+    """
     command, names, rest = root, [], list(words)
     while isinstance(command, click.Group):
         names.append(rest.pop(0) if rest else "")
         found = command.get_command(click.Context(command), names[-1])
         if found is None:
-            raise click.UsageError(f"no command is named '{' '.join(names)}'")
+            raise UsageError(f"no command is named '{' '.join(names)}'")
         command = found
-    return " ".join(names), command.make_context(" ".join(names), rest).params
+    try:
+        return " ".join(names), command.make_context(" ".join(names), rest, help_option_names=[]).params
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from None

@@ -93,6 +93,19 @@ def _check_mean(numbers: Numbers, column: Column, chosen: Sequence[Found]) -> No
         )
 
 
+def undefined(lines: Sequence[Line]) -> list[str]:
+    """The columns that have no number of ours at all: nothing was run for them, or their name is wrong."""
+    columns: dict[tuple[str, str, str], bool] = {}
+    for line in lines:
+        key = line.table, line.column, line.metric
+        columns[key] = columns.get(key, False) or line.ours is not None
+    return [
+        f"'{table}', column '{column}': no evaluation that was run gives '{metric}'"
+        for (table, column, metric), found in columns.items()
+        if not found
+    ]
+
+
 def markdown(recipe: Recipe, lines: Sequence[Line]) -> str:
     """A table for each of the paper's."""
     parts = [f"# {recipe.title}", f"{recipe.paper}: {recipe.reproduces}."]

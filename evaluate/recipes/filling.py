@@ -59,9 +59,16 @@ def commands(recipe: Recipe) -> Iterator[Command]:
 def filled(command: Command, recipe: Recipe, runs: RunsOf) -> list[str]:
     """The words of a command line, without `vlpipe`. Raises `UnknownNameError`, `UsageError`."""
     fill = _Filling(dict(recipe.settings), command.axes, runs, {s.name for s in recipe.steps if s.name})
-    words = [word for part in shlex.split(command.step.run) for word in fill.words(part)]
+    words = [word for part in _split(command.step.run) for word in fill.words(part)]
     options = [["--set", f"{key}={toml(fill.value(value))}"] for key, value in command.step.set.items()]
     return [*words, *(word for option in options for word in option)]
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"step '{line.strip()}': {error}; expected words as a shell reads them") from None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -14,6 +14,9 @@ from vlpipe.foundation.errors import UnknownNameError, UsageError
 
 SHELF = Path(str(files("vlpipe.manifests"))) / "recipes"
 FOLDER = "folder"  # the setting that says where everything goes
+LIKE = "like"
+ADDED = ("needs", "steps")  # lists whose own entries come after those of the recipe that one is like
+EXTRA = "extra_forbidden"  # pydantic's word for a key that is none
 NONE = "-"  # in a row of the paper: it gives no figure there
 
 
@@ -111,7 +114,7 @@ class Recipe(Config):
     settings: dict[str, Any]
     steps: list[Step] = Field(min_length=1)
     numbers: list[Numbers] = Field(default=[])
-    figures: list[Best | Bars] = Field(default=[])
+    figures: list[Annotated[Best | Bars, Field(discriminator="kind")]] = Field(default=[])
 
     @model_validator(mode="after")
     def _settings(self) -> Self:
@@ -121,6 +124,25 @@ class Recipe(Config):
         if missing:
             raise ValueError(f"needs: no setting is named '{min(missing)}'")
         return self
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        known = set(self.settings)
+        for step in self.steps:
+            if step.name in known:
+                raise ValueError(f"steps: '{step.name}' is the name of another step or of a setting, too")
+            known |= {step.name} if step.name else set()
+        return self
+
+
+KEYS: Mapping[str, type[Config]] = {
+    "needs": Need,
+    "steps": Step,
+    "numbers": Numbers,
+    "columns": Column,
+    "best": Best,
+    "bars": Bars,
+}
 
 
 def names() -> list[str]:
@@ -132,7 +154,7 @@ def load(name: str, *layers: Mapping[str, Any]) -> Recipe:
     """A recipe by name, or a file of one's own, `./mine.toml`, with later layers over its settings.
 
     A recipe that is `like = "NAME"` another one has all that the other has and that it does not give itself; its
-    settings are over the other's, and its steps come after the other's.
+    settings are over the other's, its needs and steps come after them. `like = "./other.toml"` lies beside it.
 
     Raises `UnknownNameError`, and `UsageError` for what does not fit.
     """
@@ -144,31 +166,47 @@ def load(name: str, *layers: Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={"settings": settings})
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The file, with what the recipe has that it is like; `above` are those that are like this one."""
     path = Path(name)
+    if str(path) in above:
+        raise UsageError(f"recipe '{name}' is like itself: {', '.join(above)}")
     if path.suffix != ".toml":
         if name not in names():
             raise UnknownNameError("recipe", name, names())
         path = SHELF / f"{name}.toml"
     found = read_toml(path)
-    like = found.pop("like", None)
-    if like is None:
+    _check_kinds(name, found)
+    if LIKE not in found:
         return found
-    other = _read(str(like))
-    joined = {
-        "settings": other["settings"] | found.get("settings", {}),
-        "steps": other["steps"] + found.get("steps", []),
-    }
+    like = found.pop(LIKE)
+    other = _read(str(path.parent / like) if like.endswith(".toml") else like, (*above, str(Path(name))))
+    joined = {part: other.get(part, []) + found.get(part, []) for part in ADDED}
+    joined |= {"settings": other.get("settings", {}) | found.get("settings", {})}
     return other | found | joined
+
+
+def _check_kinds(name: str, found: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for what two recipes cannot be joined by."""
+    expected: list[tuple[str, type, str]] = [(part, list, f"[[{part}]]") for part in ADDED]
+    expected += [("settings", dict, "[settings]"), (LIKE, str, "a recipe's name")]
+    for part, kind, told in expected:
+        if not isinstance(found.get(part, kind()), kind):
+            raise UsageError(f"recipe '{name}': {part}: expected {told}, got {found[part]!r}")
 
 
 def _checked(name: str, found: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"recipe '{name}': {where + ': ' if where else ''}{first['msg']}") from None
+        first = min(error.errors(), key=lambda one: one["type"] != EXTRA)  # a slip in a name explains the others
+        parts = [str(part) for part in first["loc"]]
+        if first["type"] == EXTRA:
+            kind = next((KEYS[part] for part in reversed(parts[:-1]) if part in KEYS), Recipe)
+            where = f" in {'.'.join(parts[:-1])}" if len(parts) > 1 else ""
+            raise UnknownNameError(f"key{where} of recipe '{name}'", parts[-1], kind.model_fields) from None
+        where = f"{'.'.join(parts)}: " if parts else ""
+        raise UsageError(f"recipe '{name}': {where}{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _fitting(key: str, value: Any, defaults: Mapping[str, Any]) -> Any:

@@ -58,9 +58,7 @@ class Alignment(Task):
         for condition, suffix in (*((condition, "") for condition in CONDITIONS), ("match", SHUFFLED))
     }
     legend: ClassVar[str] = "shuffled: mean over permutations of the texts, what as many unrelated rows give"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """All statistics."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 from vlpipe.manifests.orders import RULES
 
@@ -32,17 +32,12 @@ class Aro(Task):
         "shares of captions that are above all of their false texts, ties are wrong; macro over relations, or "
         "pairs of attributes"
     )
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """Accuracy, by group too."""
         made: Metric = METRICS.load("aro")(self.config.without, self.config.least)
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """Groups to be left out that are none."""

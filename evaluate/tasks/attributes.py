@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 
 if TYPE_CHECKING:
@@ -39,17 +39,12 @@ class Attributes(Task):
         "cosine_edited": "cosine with the caption, edited",
     }
     legend: ClassVar[str] = "means over attributes, each with --full"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """Zero-shot accuracies by attribute."""
         made: Metric = METRICS.load("attributes")(self.config.ablate)
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """That a mask which sees the caption's values may hand over the label."""

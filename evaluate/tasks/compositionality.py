@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 
 GROUPS = {"": "micro", "_macro": "macro", ":replace": "Replace", ":add": "Add", ":swap": "Swap"}
@@ -27,9 +27,9 @@ class Compositionality(Task):
         by: list[str] = Field(default=["subset", "rule"])
         seed: int = Field(default=0, ge=0)
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     roles: ClassVar[tuple[str, ...]] = ("caption", "hard_negative")
-    columns: ClassVar[tuple[str, ...]] = ("source_text_id", "attributes")
+    columns: ClassVar[tuple[str, ...]] = ("text", "source_text_id", "attributes")
     headline: ClassVar[Mapping[str, str]] = {
         f"{way}_recall@1{end}": f"{title}: {group}"
         for way, title in (("binary", "binary R@1"), ("choice5", "5-way R@1"))
@@ -39,17 +39,12 @@ class Compositionality(Task):
         "the caption against its own hard negative (binary) and against that and three captions of other images "
         "(5-way), ties are wrong; micro over all negatives, macro over their families"
     )
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """Both recalls, by kind of negative."""
         made: Metric = METRICS.load("compositionality")(self.config.by, self.config.seed)
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """Numbers that these rows do not define."""
@@ -57,7 +52,7 @@ class Compositionality(Task):
             return []
         notes = []
         if "choice5_recall@1" not in numbers:
-            notes.append("no 5-way choice: it takes captions of four images or more")
+            notes.append("no 5-way choice: it takes captions of four images or more that differ")
         if "binary_recall@1_macro" not in numbers:
             notes.append(f"no kinds of negatives: none has an attribute {' or '.join(self.config.by)}")
         return notes

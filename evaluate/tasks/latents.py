@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 
 if TYPE_CHECKING:
@@ -31,17 +31,12 @@ class Latents(Task):
     scored: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {}
     legend: ClassVar[str] = "share of images that activate a latent"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """The strongest images."""
         made: Metric = METRICS.load("latents")(self.config.latents, self.config.count)
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """Latents that no image activates."""

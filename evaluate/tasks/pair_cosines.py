@@ -27,9 +27,6 @@ class PairCosines(Task):
         "cosine_edited": "cosine with the caption, edited",
     }
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
     def metric(self) -> Metric:
         """Mean cosines."""
         made: Metric = METRICS.load("pair_cosines")()
@@ -38,10 +35,6 @@ class PairCosines(Task):
     def check(self, inputs: Inputs) -> None:
         """Raise `VlpipeError` as retrieval does, without images or captions."""
         Retrieval(Retrieval.Config()).check(inputs)
-
-    def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """Nothing beside the numbers."""
-        return []
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
         """A histogram a run, before and after."""

@@ -60,6 +60,14 @@ class Ratings(Task):
                 f"{gone} of {len(pairs)} rated pairs take no part: of {lacking[0]} the image, and of {lacking[1]} "
                 "the caption is not in this split, or was not encoded"
             )
+        owner = {
+            text: inputs.image_ids[at]
+            for text, at in zip(inputs.text_ids, inputs.text_image, strict=True)
+            if at >= 0
+        }
+        own = sum(owner.get(pair.text_id) == pair.image_id for pair in pairs)
+        if own and not self.config.own:
+            self.told.append(f"{own} rated pairs are an image and its own caption; only own = true takes them in")
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """Rated pairs that are not there, and numbers that are not defined."""

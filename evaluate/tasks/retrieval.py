@@ -41,9 +41,7 @@ class Retrieval(Task):
         "worst_gap": "WorstGap",
     }
     legend: ClassVar[str] = "recall in percent, ranks from 1, ties count against the query"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """Recalls, median ranks and caption sensitivity."""

@@ -49,7 +49,3 @@ class Rococo(Task):
             raise VlpipeError(
                 f"none of the {len(inputs.image_ids)} images has a usable caption; extract its texts"
             )
-
-    def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """Nothing beside the numbers."""
-        return []

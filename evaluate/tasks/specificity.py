@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 
 if TYPE_CHECKING:
@@ -32,20 +32,10 @@ class Specificity(Task):
         "auc_unrelated_most": "AUC, unrelated: most",
     }
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
     def metric(self) -> Metric:
         """Areas under the ROC curves."""
         made: Metric = METRICS.load("specificity")()
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
-
-    def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """Nothing beside the numbers."""
-        return []
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
         """AUC of each latent for every value, a figure an attribute (TEVI, Figs. 3, A3, A4)."""

@@ -34,9 +34,7 @@ class TopCaptions(Task):
         "true_recall@1": "top caption is true",
     }
     legend: ClassVar[str] = "shares of images in percent, ties count against them; true by the images' attributes"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """Recall, and truth."""
@@ -46,10 +44,6 @@ class TopCaptions(Task):
     def check(self, inputs: Inputs) -> None:
         """Raise `VlpipeError` as retrieval does, without images or captions."""
         Retrieval(Retrieval.Config()).check(inputs)
-
-    def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """Nothing beside the numbers."""
-        return []
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
         """The first run against each other one, a figure each (TEVI, Fig. B3)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from vlpipe.evaluate.contracts import METRICS, Inputs, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Task
 from vlpipe.foundation import config
 
 
@@ -27,18 +27,9 @@ class Winoground(Task):
         "caption_accuracy": "captions whose image scores higher",
     }
     legend: ClassVar[str] = "shares of groups, and of captions, in percent; ties are wrong"
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def metric(self) -> Metric:
         """The three scores, and the captions'."""
         made: Metric = METRICS.load("winoground")(self.config.by)
         return made
-
-    def check(self, inputs: Inputs) -> None:
-        """The metric checks what it reads."""
-
-    def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """Nothing beside the numbers."""
-        return []

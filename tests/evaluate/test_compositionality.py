@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from vlpipe.evaluate.bootstrap import Bootstrap
-from vlpipe.evaluate.choices import others_of, shares
+from vlpipe.evaluate.choices import shares
 from vlpipe.evaluate.contracts import Inputs
+from vlpipe.evaluate.distractors import distractors_of
 from vlpipe.evaluate.metrics.compositionality import Compositionality
 from vlpipe.evaluate.tasks.compositionality import Compositionality as Task
 from vlpipe.foundation.errors import VlpipeError
@@ -32,6 +33,7 @@ def asked(scores: np.ndarray[Any, Any], kinds: list[str | None], attribute: str 
             "role": ["caption"] * n + ["hard_negative"] * n,
             "source_text_id": [None] * n + ids[:n],
             "attributes": [{}] * n + told,
+            "text": ids,
         },
         pairs=lambda i, t: whole[torch.from_numpy(i), torch.from_numpy(t)],
     )
@@ -125,12 +127,12 @@ def test_equals_a_loop_over_random_scores_with_several_negatives_a_caption() -> 
             "role": ["caption"] * captions + ["hard_negative"] * negatives,
             "source_text_id": [None] * captions + [f"t{k}" for k in source],
             "attributes": [{}] * captions + [{"subset": str(kind)} for kind in kinds],
+            "text": [f"t{k}" for k in range(captions + negatives)],
         },
         pairs=lambda i, t: whole[torch.from_numpy(i), torch.from_numpy(t)],
     )
     metric = Compositionality(seed=3)
-    others = others_of(inputs, owner[source], 3, 3)
-    assert others is not None
+    others = distractors_of(inputs, owner[source], 3, 3)
     rows = metric.rows(inputs)
     for n in range(negatives):
         mine = scores[owner[source[n]]]
@@ -152,23 +154,54 @@ def test_drawn_captions_are_of_three_other_images_and_depend_on_the_seed() -> No
         [f"t{k}" for k in range(51)],
         owner,
         lambda i, t: torch.zeros(1),
-        columns={"role": ["caption"] * 51},
+        columns={"role": ["caption"] * 51, "text": [f"text {k}" for k in range(51)]},
     )
     images = np.tile(np.arange(9), 500)
-    drawn = others_of(inputs, images, 3, 5)
-    assert drawn is not None
+    drawn = distractors_of(inputs, images, 3, 5)
     of = owner[drawn]
     assert (of >= 0).all()
     assert (of != images[:, None]).all()
     assert all(len(set(row)) == 3 for row in of.tolist())
-    again, other = others_of(inputs, images, 3, 5), others_of(inputs, images, 3, 6)
-    assert again is not None
-    assert other is not None
+    again, other = distractors_of(inputs, images, 3, 5), distractors_of(inputs, images, 3, 6)
     assert (drawn == again).all()
     assert (drawn != other).any()
     times = np.bincount(of.ravel(), minlength=9)  # 1,500 draws of each image are expected
     assert (abs(times - 1500) < 200).all()
     assert len(np.unique(drawn)) == 49  # every caption of an image is drawn some time
+
+
+def test_a_caption_that_is_the_images_too_is_never_drawn() -> None:
+    """Of seven images five say "a" or "b"; image 0 says both, so that only 4, 5 and 6 say something else."""
+    owner = np.array([0, 0, 1, 2, 3, 3, 4, 4, 5, 6])
+    texts = ["a", "b", "a", "b", "a", "b", "a", "c", "d", "e"]
+    inputs = Inputs(
+        [f"i{k}" for k in range(7)],
+        [f"t{k}" for k in range(10)],
+        owner,
+        lambda i, t: torch.zeros(1),
+        columns={"role": ["caption"] * 10, "text": texts},
+    )
+    images = np.tile(np.arange(7), 300)
+    drawn = distractors_of(inputs, images, 3, 0)
+    for image, row in zip(images, drawn, strict=True):
+        own = {texts[place] for place in np.flatnonzero(owner == image)}
+        assert len(set(owner[row]) - {image}) == 3
+        assert not own & {texts[place] for place in row}
+    assert {tuple(sorted(row)) for row in drawn[images == 0]} == {(7, 8, 9)}
+    assert len(np.unique(drawn)) == 10
+    fewer = replace(inputs, columns={**inputs.columns, "text": [*texts[:-1], "b"]})
+    drawn = distractors_of(fewer, images, 3, 0)
+    assert (drawn[images == 0] == -1).all()
+    assert (drawn[images == 5] >= 0).all()
+
+
+def test_a_negative_without_other_captions_counts_in_the_binary_choice_alone() -> None:
+    inputs = asked(four_images(), [*KINDS])
+    inputs = replace(inputs, columns={**inputs.columns, "text": ["a", "a", "b", "c", *"wxyz"]})
+    rows = Compositionality().rows(inputs)
+    assert rows.values["choice5"].tolist() == [-1, -1, 0, 1]  # to captions 2 and 3 all others are other texts
+    assert Compositionality().counts(rows)["choice5_recall@1"] == 2
+    assert Compositionality().counts(rows)["binary_recall@1"] == 4
 
 
 def test_intervals_resample_images_with_all_their_negatives() -> None:

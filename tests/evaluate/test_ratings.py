@@ -84,6 +84,10 @@ def test_pairs_that_are_there_take_part(tmp_path: Path) -> None:
     task = Task(Task.Config(file=str(written(tmp_path))))
     task.check(inputs(scores))
     assert task.notes(found)[0].startswith("1 of 4 rated pairs take no part: of 1 the image, and of 0 the caption")
+    assert task.notes(found)[1].startswith("1 rated pairs are an image and its own caption")
+    task = Task(Task.Config(file=str(written(tmp_path)), own=True))
+    task.check(inputs(scores))
+    assert len(task.notes(found)) == 1
 
 
 def test_equal_scores_have_no_tau(tmp_path: Path) -> None:
@@ -146,6 +150,12 @@ def test_ratings_of_a_run(place: Callable[..., Any], tmp_path: Path) -> None:
     assert not evaluate(made.runs, run, "ratings", options={"file": kept("there")}).reused
     with pytest.raises(UsageError, match="ratings of which pairs"):
         evaluate(made.runs, run, "ratings")
+    rows[:] = [row | {"rating_1": 1, "rating_2": 1} for row in rows]
+    for name in ("here", "there"):
+        with pytest.raises(
+            VlpipeError, match=r"'ratings' gives no number of run .*no tau: all scores, or all ratings"
+        ):
+            evaluate(made.runs, run, "ratings", options={"file": kept(name)})
 
 
 def test_the_experts_judgments_are_such_a_table(repository: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vlpipe.evaluate.recipes.checking import check_means
-from vlpipe.evaluate.recipes.comparison import lines_of, markdown, records
+from vlpipe.evaluate.recipes.checking import check_means, check_tables
+from vlpipe.evaluate.recipes.comparison import lines_of, markdown, records, undefined
 from vlpipe.evaluate.recipes.figures import chosen, draw, means_of
 from vlpipe.evaluate.recipes.recipe import Best, Recipe
 from vlpipe.evaluate.recipes.running import Found, Made
@@ -112,12 +112,41 @@ def test_it_is_refused_before_anything_runs() -> None:
         one = recipe(numbers=[TABLE | {"mean": mean}], steps=steps)
         with pytest.raises(UsageError, match=told) if told else nullcontext():
             check_means(one)
-    with pytest.raises(UnknownNameError, match="did you mean 'test'"):
-        check_means(recipe(numbers=[TABLE | {"of": "tset"}], steps=steps))
+
+
+@pytest.mark.parametrize(
+    ("changed", "tasks", "told"),
+    [
+        ({"of": "tset"}, ("a",), "did you mean 'test'"),
+        ({"of": "heads"}, ("a",), "no eval step .* is named 'heads'"),
+        ({"rows": ["txt"]}, ("a",), "did you mean 'text'"),
+        ({"columns": [{"title": "c", "metric": "m", "on": {"lr": 1, "alfa": 2}}]}, ("a",), "did you mean 'alpha'"),
+        ({"task": "b"}, ("a",), "no task of 'test' .* is named 'b'"),
+        ({}, ("a", "b"), "expected task = one of a, b"),
+        ({"figures": [BARS | {"numbers": "Tabel"}]}, ("a",), "did you mean 'Table'"),
+        ({"figures": [BEST | {"by": "heads"}]}, ("a",), "no eval step .* is named 'heads'"),
+        ({"figures": [BEST | {"by": "test", "x": "txet"}]}, ("a",), "did you mean 'text'"),
+    ],
+)
+def test_a_slip_in_a_table_is_refused_before_anything_runs(
+    changed: dict[str, Any], tasks: tuple[str, ...], told: str
+) -> None:
+    steps = [
+        {"run": "train-head", "name": "heads", "over": ["text"]},
+        {"run": "eval", "name": "test", "over": ["text", "image"]},
+    ]
+    trained = {"sweeps": ("alpha=0.0,0.5", "lr=1"), "seeds": None}
+    figures = changed.pop("figures", [])
+    table = TABLE | {"rows": [], "columns": [{"title": "c", "metric": "m"}], "paper": []} | changed
+    one = recipe(numbers=[table], steps=steps, figures=figures)
+    with pytest.raises(UsageError if "expected" in told else UnknownNameError, match=told):
+        check_tables(one, [[("train-head", trained)], [("eval", {"tasks": tasks})]])
 
 
 def test_a_number_that_is_not_defined_is_an_empty_cell() -> None:
     without = [column | {"metric": "nothing"} for column in TABLE["columns"]]
     lines = lines_of(recipe(numbers=[TABLE | {"columns": without}]), made(VALUES))
     assert {line.ours for line in lines} == {None}
+    assert undefined(lines)[0] == "'Table', column 'R: 0.0': no evaluation that was run gives 'nothing'"
+    assert undefined(lines_of(recipe(), made(VALUES))) == []
     assert "| early | R: 0.0 | 60 | none |  |" in markdown(recipe(numbers=[TABLE | {"columns": without}]), lines)

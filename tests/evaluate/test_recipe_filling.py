@@ -83,6 +83,14 @@ def test_a_plan_names_each_command_once() -> None:
     assert step == [["extract", "x y"], ["extract", "z"]]
 
 
+def test_a_plan_refuses_runs_that_come_later() -> None:
+    later = {"name": "sae", "run": "train-head sae"}
+    assert planned(recipe(later, {"run": "eval --run={sae}"}))[1] == [["eval", "--run=<sae>"]]
+    for steps in (({"run": "eval --run={sae}"}, later), ({"name": "sae", "run": "train-head sae {sae}"},)):
+        with pytest.raises(UsageError, match="used before step 'sae' has run"):
+            planned(recipe(*steps))
+
+
 @pytest.mark.parametrize(
     ("step", "kind", "told"),
     [
@@ -91,6 +99,7 @@ def test_a_plan_names_each_command_once() -> None:
         ({"run": "x", "over": ["folder"]}, UsageError, "expected a setting that is a list"),
         ({"run": "x", "over": ["sed"]}, UsageError, "over 'sed'"),
         ({"run": "x {seed*}{seed*}"}, UsageError, "one '\\*' in a word"),
+        ({"run": "x 'y"}, UsageError, "No closing quotation"),
     ],
 )
 def test_a_slip_in_a_step(step: dict[str, Any], kind: type[Exception], told: str) -> None:
@@ -134,7 +143,11 @@ def test_settings_are_replaced_by_what_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("colour = 1\n", "colour"),
+        ("colour = 1\n", "no key of recipe .* is named 'colour'"),
+        ("[[steps]]\nrn = \"x\"\n", "no key in steps.1 of recipe .*; did you mean 'run'"),
+        ("[[figures]]\nkind = \"bars\"\ntitel = \"x\"\n", "in figures.0.bars .*; did you mean 'title'"),
+        ('[[steps]]\nname = "x"\nrun = "a"\n[[steps]]\nname = "x"\nrun = "b"\n', "'x' is the name"),
+        ('[[steps]]\nname = "seed"\nrun = "a"\n', "'seed' is the name of another step or of a setting"),
         ('[[needs]]\nwhat = "w"\nsetting = "data"\nsource = "s"\n', "no setting is named 'data'"),
         ('[[numbers]]\ntitle = "T"\nof = "s"\nrows = ["a"]\ncolumns = [{title="c",metric="m"}]\npaper = [["x"]]\n',
          "expected 2 entries, got 1"),
@@ -145,7 +158,7 @@ def test_settings_are_replaced_by_what_fits(tmp_path: Path) -> None:
 def test_a_slip_in_a_file(tmp_path: Path, more: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((more + FILE) if "[[" not in more else FILE + more, encoding="utf-8")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises((UsageError, UnknownNameError), match=told):
         load(str(path))
 
 
@@ -155,6 +168,26 @@ def test_a_file_may_be_like_a_recipe(tmp_path: Path) -> None:
     mine, other = load(str(path)), load("jam_table14")
     assert (mine.title, mine.settings["seed"]) == ("mine", [1])
     assert (mine.steps, mine.numbers) == (other.steps, other.numbers)
+
+
+def test_a_file_may_be_like_one_beside_it_but_not_like_itself(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text(FILE, encoding="utf-8")
+    path = tmp_path / "mine.toml"
+    path.write_text('like = "./other.toml"\ntitle = "mine"\n', encoding="utf-8")
+    assert (load(str(path)).title, load(str(path)).paper) == ("mine", "p")
+    (tmp_path / "other.toml").write_text('like = "mine.toml"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"'.*mine\.toml' is like itself: .*mine\.toml, .*other\.toml"):
+        load(str(path))
+
+
+@pytest.mark.parametrize(
+    "more", ["like = 3\n", 'like = "jam_table2"\nsettings = 5\n', 'like = "jam_table2"\n[steps]\nrun = "x"\n']
+)
+def test_what_cannot_be_joined(tmp_path: Path, more: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(more, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"(like|settings|steps): expected"):
+        load(str(path))
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -194,8 +194,16 @@ def test_a_step_that_fails_ends_the_recipe_with_its_code(
     told = capsys.readouterr()
     assert "$ vlpipe cache show nowhere" in told.err
     assert "$ vlpipe list tasks" not in told.err
-    path.write_text(path.read_text("utf-8").replace("list heads", "lisst heads"), encoding="utf-8")
-    assert pipeline.run(["recipe", "run", str(path)]) == 2
-    told = capsys.readouterr()
-    assert "did you mean 'list'" in told.err
-    assert "$" not in told.err
+    good = path.read_text("utf-8")
+    for line, expected in (
+        ("lisst heads", "step 1 (lisst heads): no command is named 'lisst'; did you mean 'list'"),
+        ("extract --manifest", "step 1 (extract --manifest): Option '--manifest' requires an argument"),
+        ("recipe run mine", "step 1 (recipe run): a step cannot be a recipe"),
+        ("list --help", "No such option '--help'"),
+    ):
+        path.write_text(good.replace("list heads", line), encoding="utf-8")
+        assert pipeline.run(["recipe", "run", str(path)]) == 2
+        told = capsys.readouterr()
+        assert expected in told.err
+        assert "$" not in told.err
+        assert len(told.err.splitlines()) == 1
