@@ -17,7 +17,7 @@ class LoopConfig(Config):
     batch_size: int = Field(default=128, ge=2)
     captions: int = Field(default=1, ge=1)  # K, texts of an image that a step sees
     lr: float = Field(default=1e-3, gt=0)
-    text_lr: float | None = Field(default=None, ge=0)  # of the text tower; not given: lr
+    text_lr: float | None = Field(default=None, ge=0)  # of the text tower; `lr` where not given
     weight_decay: float = Field(default=0.1, ge=0)  # of matrices; never of biases, norms and scales
     warmup: float = Field(default=0.05, ge=0, le=1)  # share of the steps over which the rate grows
     clip_norm: float = Field(default=1.0, gt=0)

@@ -104,6 +104,11 @@ def _parts(objective: str, manifest: Path, spec: str, config: LoopConfig, places
             f"text_warmup_steps = {config.text_warmup_steps}: '{objective}' starts from trained texts"
         )
     live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config.seed)
+    if config.text_lr is None:  # at `lr`, which suits what starts from nothing, a trained tower forgets
+        raise UsageError(
+            f"text_lr: '{objective}' needs the rate of the text tower, well below lr = {config.lr:g}; TEVI sweeps "
+            "1e-4, 1e-5 and 1e-6: --set text_lr=1e-5"
+        )
     return Parts(encoder, live.towers, live.learner, live)
 
 

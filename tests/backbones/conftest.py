@@ -77,7 +77,7 @@ class World:
 
     def live(self, out: Path, spec: str = SPEC, source: str | None = None, **changed: Any) -> dict[str, Any]:
         """`train-backbone tevi`."""
-        config = resolve(LoopConfig, SHORT, changed)
+        config = resolve(LoopConfig, SHORT, {"text_lr": 1e-3}, changed)
         places = Places((source or self.images,), self.cache, self.runs)
         return train("tevi", self.manifest, spec, out, config, places)
 

@@ -88,6 +88,8 @@ def test_a_manifest_without_captions(world: World, tmp_path: Path) -> None:
 def test_settings_that_do_not_go_together(world: World, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="text_warmup_steps = 3: 'tevi' starts from trained texts"):
         world.live(tmp_path, text_warmup_steps=3)
+    with pytest.raises(UsageError, match="text_lr: 'tevi' needs the rate of the text tower"):
+        world.live(tmp_path, text_lr=None)
     with pytest.raises(UnknownNameError, match="no setting is named 'equation'"):
         world.live(tmp_path, objective={"head": "text_adapter", "equation": 10})
     with pytest.raises(UsageError, match="equation"):

@@ -37,7 +37,7 @@ CPU = {"device": "cpu"}
 def parts(world: World, **changed: Any) -> Any:
     """What a run learns with, before its first step."""
     places = Places((world.images,), world.cache, world.runs)
-    config = resolve(LoopConfig, {"objective": {"hidden": 8}, "encoder": CPU}, changed)
+    config = resolve(LoopConfig, {"objective": {"hidden": 8}, "encoder": CPU, "text_lr": 1e-3}, changed)
     return training._parts("tevi", world.manifest, SPEC, config, places), config
 
 
