@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vlpipe.evaluate.contracts import Inputs, IntArray
+from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
 from vlpipe.heads.ranks import TIE_EPS, NonFiniteScoresError
 
 if TYPE_CHECKING:
@@ -63,6 +64,18 @@ def block_of(inputs: Inputs, images: slice, texts: slice) -> Tensor:
     return block
 
 
+def blocks_of(inputs: Inputs, step: int) -> Iterator[tuple[slice, slice, Array]]:
+    """All scores in blocks of `step` images and texts at most: which, and (images, texts).
+
+    Raises `NonFiniteScoresError` that names the rows.
+    """
+    for i in range(0, len(inputs.image_ids), step):
+        images = slice(i, min(i + step, len(inputs.image_ids)))
+        for t in range(0, len(inputs.text_ids), step):
+            texts = slice(t, min(t + step, len(inputs.text_ids)))
+            yield images, texts, block_of(inputs, images, texts).cpu().numpy()
+
+
 def tie_of(*scores: Array) -> float:
     """How far apart scores may lie and still be equal, as in `vlpipe.heads.ranks`."""
     largest = max((float(np.abs(part).max()) for part in scores if part.size), default=0.0)
@@ -101,3 +114,19 @@ def named(values: Collection[str | None]) -> Array:
     column = np.empty(len(values), dtype=object)
     column[:] = list(values)
     return column
+
+
+class Counted(ABC):
+    """A metric each of whose numbers stands on rows of its own."""
+
+    @abstractmethod
+    def numbers(self, rows: Rows) -> Mapping[str, tuple[float, int]]:
+        """By name: a number that the rows define, and how many rows stand behind it."""
+
+    def summarise(self, rows: Rows) -> dict[str, float]:
+        """All numbers that the rows define."""
+        return {name: value for name, (value, _) in self.numbers(rows).items()}
+
+    def counts(self, rows: Rows) -> dict[str, int]:
+        """How many rows stand behind each number."""
+        return {name: count for name, (_, count) in self.numbers(rows).items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vlpipe.evaluate.choices import false_texts, named, scores_of, shares, tie_of
+from vlpipe.evaluate.choices import Counted, false_texts, named, scores_of, shares, tie_of
 from vlpipe.evaluate.contracts import Inputs, Rows
 from vlpipe.foundation.errors import VlpipeError
 
@@ -14,7 +14,7 @@ RELATION, FIRST, SECOND = "relation", "attribute_1", "attribute_2"
 LEAST_PAIRS = 25  # of a pair of attributes, as the authors count
 
 
-class Aro:
+class Aro(Counted):
     """A caption is right where it scores above all of its false texts, one or four reordered ones; ties are wrong.
 
     Numbers (shares): `accuracy` over all captions (what ARO calls Precision@1 on the order sets); of VG-Relation
@@ -54,15 +54,8 @@ class Aro:
             return self.least
         return LEAST_PAIRS if any(FIRST in told for told in inputs.columns["attributes"]) else 1
 
-    def summarise(self, rows: Rows) -> dict[str, float]:
-        """All numbers that the rows define."""
-        return {name: value for name, (value, _) in self._numbers(rows).items()}
-
-    def counts(self, rows: Rows) -> dict[str, int]:
+    def numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         """Captions behind each number."""
-        return {name: count for name, (_, count) in self._numbers(rows).items()}
-
-    def _numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         if not len(rows):
             return {}
         hits = rows.values["right"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vlpipe.evaluate.choices import false_texts, named, scores_of, shares, tie_of
+from vlpipe.evaluate.choices import Counted, false_texts, named, scores_of, shares, tie_of
 from vlpipe.evaluate.contracts import Inputs, Rows
 from vlpipe.evaluate.distractors import NONE, distractors_of
 from vlpipe.foundation.errors import VlpipeError
@@ -17,7 +17,7 @@ BINARY, CHOICE = "binary", "choice5"
 UNKNOWN = -1
 
 
-class Compositionality:
+class Compositionality(Counted):
     """One question a hard negative: whether the caption that it was made from is above it, for their image.
 
     `binary` is against the hard negative alone, `choice5` against it and one caption each of three other images
@@ -64,15 +64,8 @@ class Compositionality:
     def _kind(self, attributes: Mapping[str, str]) -> str | None:
         return next((attributes[name] for name in self.by if name in attributes), None)
 
-    def summarise(self, rows: Rows) -> dict[str, float]:
-        """All numbers that the rows define."""
-        return {name: value for name, (value, _) in self._numbers(rows).items()}
-
-    def counts(self, rows: Rows) -> dict[str, int]:
+    def numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         """Questions behind each number."""
-        return {name: count for name, (_, count) in self._numbers(rows).items()}
-
-    def _numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         found: dict[str, tuple[float, int]] = {}
         for way in (BINARY, CHOICE):
             asked = rows.values[way] != UNKNOWN

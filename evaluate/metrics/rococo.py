@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from vlpipe.evaluate.choices import block_of
+from vlpipe.evaluate.choices import blocks_of, tie_of
 from vlpipe.evaluate.contracts import Inputs, Rows
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.heads.ranks import TIE_EPS
 
 Array = npt.NDArray[Any]
 STEP = 1024  # rows of a block of scores
@@ -60,24 +58,16 @@ class Rococo:
 
         Scores of others are lifted by what counts as a tie.
         """
-        images, texts = len(inputs.image_ids), len(inputs.text_ids)
-        caption = roles == "caption"
-        best = {name: np.full(images, -np.inf) for name in ("own", "other", *kinds)}
-        largest, eps = 0.0, 0.0
-        for i in range(0, images, STEP):
-            rows = slice(i, min(i + STEP, images))
-            for t in range(0, texts, STEP):
-                columns = slice(t, min(t + STEP, texts))
-                block = block_of(inputs, rows, columns)
-                largest, eps = max(largest, float(block.abs().max())), torch.finfo(block.dtype).eps
-                scores = block.numpy()
-                mine = inputs.text_image[None, columns] == np.arange(rows.start, rows.stop)[:, None]
-                chosen = {"own": mine & caption[columns], "other": ~mine & caption[columns]}
-                chosen |= {kind: np.broadcast_to(roles[columns] == kind, mine.shape) for kind in kinds}
-                for name, which in chosen.items():
-                    found = np.where(which, scores, -np.inf).max(axis=1)
-                    best[name][rows] = np.maximum(best[name][rows], found)
-        tie = TIE_EPS * eps * largest
+        caption, tie = roles == "caption", 0.0
+        best = {name: np.full(len(inputs.image_ids), -np.inf) for name in ("own", "other", *kinds)}
+        for rows, columns, scores in blocks_of(inputs, STEP):
+            tie = max(tie, tie_of(scores))
+            mine = inputs.text_image[None, columns] == np.arange(rows.start, rows.stop)[:, None]
+            chosen = {"own": mine & caption[columns], "other": ~mine & caption[columns]}
+            chosen |= {kind: np.broadcast_to(roles[columns] == kind, mine.shape) for kind in kinds}
+            for name, which in chosen.items():
+                found = np.where(which, scores, -np.inf).max(axis=1)
+                best[name][rows] = np.maximum(best[name][rows], found)
         return best["own"], best["other"] + tie, {kind: best[kind] + tie for kind in kinds}
 
     def summarise(self, rows: Rows) -> dict[str, float]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import torch
 
-from vlpipe.evaluate.choices import Array, block_of, named
+from vlpipe.evaluate.choices import Array, blocks_of, named, tie_of
 from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
-from vlpipe.heads.ranks import TIE_EPS
 
 STEP = 1024  # rows of a block of scores
 UNKNOWN = -1
@@ -129,18 +127,12 @@ class Best:
 
 def _best(inputs: Inputs, said: Said) -> tuple[dict[str, Best], float]:
     """By kind of text, and how far apart scores may lie and still be equal."""
-    images, texts = len(inputs.image_ids), len(inputs.text_ids)
-    best = {name: Best(np.full(images, -np.inf)) for name in (OWN, OTHER, TRUE, FALSE)}
-    largest, eps = 0.0, 0.0
-    for i in range(0, images, STEP):
-        rows = slice(i, min(i + STEP, images))
-        for t in range(0, texts, STEP):
-            columns = slice(t, min(t + STEP, texts))
-            block = block_of(inputs, rows, columns)
-            largest, eps = max(largest, float(block.abs().max())), torch.finfo(block.dtype).eps
-            own = inputs.text_image[None, columns] == np.arange(rows.start, rows.stop)[:, None]
-            true = own | said.true(rows, columns)
-            scores = block.cpu().numpy()
-            for name, which in ((OWN, own), (OTHER, ~own), (TRUE, true), (FALSE, ~true)):
-                best[name].see(rows, np.where(which, scores, -np.inf), t)
-    return best, TIE_EPS * eps * largest
+    best = {name: Best(np.full(len(inputs.image_ids), -np.inf)) for name in (OWN, OTHER, TRUE, FALSE)}
+    tie = 0.0
+    for rows, columns, scores in blocks_of(inputs, STEP):
+        tie = max(tie, tie_of(scores))
+        own = inputs.text_image[None, columns] == np.arange(rows.start, rows.stop)[:, None]
+        true = own | said.true(rows, columns)
+        for name, which in ((OWN, own), (OTHER, ~own), (TRUE, true), (FALSE, ~true)):
+            best[name].see(rows, np.where(which, scores, -np.inf), columns.start)
+    return best, tie

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vlpipe.evaluate.choices import Array, named, scores_of, shares, tie_of
+from vlpipe.evaluate.choices import Array, Counted, named, scores_of, shares, tie_of
 from vlpipe.evaluate.contracts import Inputs, Rows
 from vlpipe.foundation.errors import VlpipeError
 
@@ -14,7 +14,7 @@ TEXT, IMAGE, GROUP = "text_score", "image_score", "group_score"
 CAPTIONS = ("caption_0", "caption_1")
 
 
-class Winoground:
+class Winoground(Counted):
     """Scores of groups of two images with a caption each; ties are wrong.
 
     Numbers (shares): of groups, `text_score`, for each image its own caption is above the other, `image_score`,
@@ -61,15 +61,8 @@ class Winoground:
             if len(found) == 2 and inputs.text_image[found[0]] != inputs.text_image[found[1]]:
                 yield found
 
-    def summarise(self, rows: Rows) -> dict[str, float]:
-        """All numbers that the rows define."""
-        return {name: value for name, (value, _) in self._numbers(rows).items()}
-
-    def counts(self, rows: Rows) -> dict[str, int]:
+    def numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         """Groups behind each score, captions behind the accuracy."""
-        return {name: count for name, (_, count) in self._numbers(rows).items()}
-
-    def _numbers(self, rows: Rows) -> dict[str, tuple[float, int]]:
         if not len(rows):
             return {}
         tags = rows.values["tag"]
