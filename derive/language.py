@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from vlpipe.derive.memory import Memory
-from vlpipe.extract.compute import exact, pick_device
+from vlpipe.extract.compute import exact
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import digest, file_digest
 

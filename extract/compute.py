@@ -10,23 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vlpipe.foundation.errors import VlpipeError
-
 Precision = Literal["float32", "bfloat16", "float16"]
 DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one, else the CPU. Raises `VlpipeError` for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise VlpipeError(f"device '{name}' cannot be used ({reason}); expected auto, cpu or cuda") from None
-    return device
 
 
 def cast(model: nn.Module, precision: Precision) -> None:

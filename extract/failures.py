@@ -31,7 +31,7 @@ class FailureFile:
 
     def commonest(self) -> tuple[str, int] | None:
         """The reason that most of the listed rows have, and how many; of equally many the one listed first."""
-        counted = Counter(record["reason"] for record in self.read() if "reason" in record)
+        counted = Counter(record["reason"] for record in self.read() if isinstance(record.get("reason"), str))
         return counted.most_common(1)[0] if counted else None
 
     def add(self, records: Collection[Record]) -> None:

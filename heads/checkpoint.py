@@ -69,14 +69,15 @@ class Checkpoint:
     """The state after an epoch in one atomic file of a run's folder, and the log of every epoch beside it.
 
     The file holds a digest of its tensors: a flipped bit would else change the resumed weights unseen. After the
-    first one it is left out until writing takes `SHARE` of the time or less; a killed run does the epochs since
-    again.
+    first one it is left out until writing takes `SHARE` of the time or less, of all `writers` that train at once;
+    a killed run does the epochs since again.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / CHECKPOINT
         self.log = folder / "log.jsonl"
         self.remedy = f"delete '{folder}' and train again"
+        self.writers = 1
         self.cost = 0.0  # seconds of the last write
         self.written = -math.inf
 
@@ -84,7 +85,7 @@ class Checkpoint:
         """After `epoch` finished epochs; `stopped` when the head wants no more."""
         append_line(self.log, {"epoch": epoch, **scalars})
         start = time.monotonic()
-        if start - self.written < self.cost / SHARE and not stopped:
+        if start - self.written < self.writers * self.cost / SHARE and not stopped:
             return
         state = head.training_state() if isinstance(head, Resumable) else {}
         tensors = {HEAD + name: tensor for name, tensor in head.state_dict().items()}

@@ -58,7 +58,7 @@ def train_head(kind: str, **options: Any) -> None:
     KIND is a name of `vlpipe list heads`, or importable.module:Class. Each combination of the swept settings is
     one run; a finished one is skipped, half a one resumed.
     """
-    from vlpipe.heads.loop import pick_device
+    from vlpipe.foundation.devices import pick_device
     from vlpipe.heads.opening import Opener
     from vlpipe.heads.splits import fractions
     from vlpipe.heads.sweep import Request, run_sweep
@@ -67,10 +67,10 @@ def train_head(kind: str, **options: Any) -> None:
     fractions(options["split_rule"])
     settings, lists = _settings(options)
     opener = Opener(options["manifest"], options["cache"], options["runs"])
-    device = pick_device(options["device"]).type
+    device = pick_device(options["device"])
     request = Request(
-        kind, opener, options["runs"], options["sources"], options["encoder"], options["split_rule"], device,
-        options["together"] or TOGETHER.get(device, 1),
+        kind, opener, options["runs"], options["sources"], options["encoder"], options["split_rule"], str(device),
+        options["together"] or TOGETHER.get(device.type, 1),
     )  # fmt: skip
     done = []
     for member in run_sweep(request, settings, lists):

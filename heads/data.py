@@ -249,7 +249,9 @@ def _check_parents(roles: Mapping[str, Role]) -> None:
 
 def _parts(batch: Batch, size: int) -> Iterator[Batch]:
     """A batch of training images `size` rows after the other; tensors are views."""
-    x, mask = ({name: torch.split(tensor, size) for name, tensor in part.items()} for part in (batch.x, batch.mask))
+    x, mask = (
+        {name: torch.split(tensor, size) for name, tensor in part.items()} for part in (batch.x, batch.mask)
+    )
     for number, start in enumerate(range(0, len(batch.ids), size)):
         rows = slice(start, start + size)
         columns = batch.columns.part(rows) if isinstance(batch.columns, Columns) else batch.columns

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.progress import Advance, progress
 from vlpipe.heads.checkpoint import Checkpoint
 from vlpipe.heads.contracts import Batch, HeadConfig, Monitored, Prepared, Reported, Scheduled, Validated
@@ -133,19 +132,6 @@ def epoch_of(learner: Learner, advance: Advance) -> Scalars:
         means.add(head.update(batch), len(batch.ids))
         advance(1)
     return means.found()
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one, else the CPU. Raises `VlpipeError` for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise VlpipeError(f"device '{name}' cannot be used ({reason}); expected auto, cpu or cuda") from None
-    return device
 
 
 def stream_seed(*numbers: int) -> int:

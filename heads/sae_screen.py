@@ -7,6 +7,7 @@ are computed in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ GROUPS = (32, 16, 8)  # columns that share a maximum
 FEW = 64  # candidates of a row that are never too many
 SPREAD = 4  # groups, of which the k largest are taken, and candidates: at most this many times k
 ROUGH = 2.0**-7  # of a value: two roundings to bfloat16
+UNSEEN = 2.0**-63  # of a value: the root of float32's smallest normal number
 ROWS = 256  # whose rough activations are held at once
 Pairs = tuple[Tensor, Tensor]  # rows and columns, row by row
 
@@ -126,17 +128,17 @@ def _error(x: Tensor, rough_x: Tensor, weight: Tensor, rough_weight: Tensor) -> 
     """What a product of each row with any latent may be wrong by before it is rounded, (n,).
 
     By Cauchy and Schwarz `|x . w - x' . w'| <= |x - x'| |w| + |x'| |w - w'|`; a sum of d products in float32
-    adds `d 2^-23` of `|x'| |w'|` at most.
+    adds `d 2^-23` of `|x'| |w'|` at most. `UNSEEN` is what a value may have whose square, or which itself, is lost
+    below float32's smallest number. Not a number where a weight is not.
     """
     parts = [slice(start, start + ROWS) for start in range(0, len(weight), ROWS)]
-    off, largest = map(max, zip(*(_norms(weight[n], rough_weight[n]) for n in parts), strict=True))
-    moved, norm = (torch.linalg.vector_norm(rows, dim=1) for rows in (x - rough_x, rough_x.float()))
+    least = UNSEEN * math.sqrt(x.shape[1])
+    off, largest = torch.stack([_norms(weight[n], rough_weight[n]) for n in parts]).amax(dim=0) + least
+    moved, norm = (torch.linalg.vector_norm(rows, dim=1) + least for rows in (x - rough_x, rough_x.float()))
     found: Tensor = moved * largest + norm * (off + x.shape[1] * 2.0**-23 * (largest + off))
     return found
 
 
-def _norms(rows: Tensor, rough: Tensor) -> tuple[float, float]:
-    """The largest distance of a row to its rough one, and the largest norm; a few rows stay in the cache."""
-    norms = (torch.linalg.vector_norm(part, dim=1).max() for part in (rows - rough, rows))
-    off, largest = (float(norm) for norm in norms)
-    return off, largest
+def _norms(rows: Tensor, rough: Tensor) -> Tensor:
+    """The largest distance of a row to its rough one, and the largest norm, (2,); a few rows stay in the cache."""
+    return torch.stack([torch.linalg.vector_norm(part, dim=1).max() for part in (rows - rough, rows)])

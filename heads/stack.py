@@ -8,7 +8,7 @@ vary are each head's own, too. What may differ from training alone is the roundi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -102,31 +102,37 @@ class Stack:
         return _stacked([batch.x for batch in batches]), _stacked([batch.mask for batch in batches]), own, layers
 
 
-def train_together(learners: Sequence[Learner], advance: Advance) -> list[Scalars | Exception]:
-    """Train heads of one `trait` on the same images; what each finished with, or why it did not.
+def train_together(learners: Sequence[Learner], advance: Advance) -> Iterator[tuple[int, Scalars | Exception]]:
+    """Train heads of one `trait` on the same images; each one's number with what it finished with, or why not.
 
-    Each has its own seed, order and number of epochs; one that fails does not stop the others.
+    Each has its own seed, order and number of epochs, and is given as soon as it has ended. One that fails does
+    not stop the others.
     """
-    ends: dict[int, Scalars | Exception] = {}
-
-    def tried(number: int, work: Callable[[], Any]) -> None:
-        found = attempt(work)
-        if isinstance(found, Exception):
-            ends[number] = found
-
-    for number, learner in enumerate(learners):
-        tried(number, learner.start)
+    for learner in learners:
+        learner.checkpoint.writers = len(learners)
+    why: dict[int, Exception | None] = {n: attempt(learner.start) for n, learner in enumerate(learners)}
     stacked: list[int] = []
-    while live := [n for n, learner in enumerate(learners) if n not in ends and learner.learns]:
-        if stacked != live:  # some have ended
-            stacked, stack = live, Stack([learners[n].head for n in live])
-        outcomes = _epoch(stack, [learners[n] for n in live], advance)
-        for number, outcome in zip(live, outcomes, strict=True):
-            if isinstance(outcome, VlpipeError):
-                ends[number] = outcome
-            else:
-                tried(number, partial(learners[number].end_epoch, outcome))
-    return [ends[n] if n in ends else attempt(learner.finish) for n, learner in enumerate(learners)]
+    while True:
+        going = [n for n, error in why.items() if error is None and learners[n].learns]
+        for number, error in why.items():
+            if number not in going:
+                yield number, attempt(learners[number].finish) if error is None else error
+        if not going:
+            return
+        if stacked != going:  # some have ended
+            stacked, stack = going, Stack([learners[n].head for n in going])
+        why = dict(zip(going, _trained(stack, [learners[n] for n in going], advance), strict=True))
+
+
+def _trained(stack: Stack, learners: Sequence[Learner], advance: Advance) -> list[Exception | None]:
+    """Train all for an epoch and count it; why each cannot go on, or None."""
+    outcomes = attempt(partial(_epoch, stack, learners, advance))
+    if isinstance(outcomes, Exception):
+        return [outcomes] * len(learners)
+    return [
+        outcome if isinstance(outcome, VlpipeError) else attempt(partial(learner.end_epoch, outcome))
+        for learner, outcome in zip(learners, outcomes, strict=True)
+    ]
 
 
 def attempt(work: Callable[[], T]) -> T | Exception:

@@ -144,14 +144,19 @@ def train_run(plan: Plan, runs: Path, device: str | torch.device = "cpu") -> Out
 def train_runs(plans: Sequence[Plan], runs: Path, device: str | torch.device = "cpu") -> list[Outcome | Exception]:
     """The same for plans of one `trait` on the same rows, trained as one; what became of each, or why it failed.
 
-    Ids, folders and files are those of the runs alone; results may differ by the rounding of batched kernels.
+    Each is finished on disk as soon as it has ended. Ids, folders and files are those of the runs alone; results
+    may differ by the rounding of batched kernels.
     """
     with ExitStack() as locks:
         begun = [attempt(partial(_begin, plan, runs, locks)) for plan in plans]
-        learners = [one.learner(device) for one in begun if isinstance(one, _Begun)]
+        outcomes = {n: one for n, one in enumerate(begun) if not isinstance(one, _Begun)}
+        taken = [(n, one) for n, one in enumerate(begun) if isinstance(one, _Begun)]
+        learners = [one.learner(device) for _, one in taken]
         with progress("training", sum(learner.steps * learner.config.epochs for learner in learners)) as advance:
-            ends = iter(train_together(learners, advance))
-        return [_ended(one, next(ends)) if isinstance(one, _Begun) else one for one in begun]
+            for place, end in train_together(learners, advance):
+                number, one = taken[place]
+                outcomes[number] = _ended(one, end)
+        return [outcomes[number] for number in range(len(plans))]
 
 
 def _ended(begun: _Begun, end: dict[str, float] | Exception) -> Outcome | Exception:

@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
-from vlpipe.extract.compute import exact, pick_device
+from vlpipe.extract.compute import exact
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.small_clip import ImageTower, SmallClipConfig, TextTower, WordTokenizer
 from vlpipe.foundation.config import Config, read_toml, resolve
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 from vlpipe.foundation.files import canonical_json, write_atomic
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
-from vlpipe.extract.compute import DTYPE, Precision, cast, exact, pick_device
+from vlpipe.extract.compute import DTYPE, Precision, cast, exact
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.hf_pictures import HfPictures
@@ -32,6 +32,7 @@ from vlpipe.extract.hf_texts import HfTexts
 from vlpipe.extract.hub import hub_answers
 from vlpipe.extract.output_names import main_output
 from vlpipe.foundation.config import Config
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.files import digest
 

@@ -28,11 +28,12 @@ from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.block_states import kernels, layer_specs
 from vlpipe.extract.clip_source import OpenClipConfig, Source
 from vlpipe.extract.clip_towers import Seen, TextTower, Tower, constants, image_tower, weights
-from vlpipe.extract.compute import DTYPE, exact, pick_device, pixels_to
+from vlpipe.extract.compute import DTYPE, exact, pixels_to
 from vlpipe.extract.contracts import ImageItem, Item, Prepared, TextItem
 from vlpipe.extract.output_names import layer_of
 from vlpipe.extract.tokens import clip_token_count, clip_tokenizer_digest
 from vlpipe.foundation.config import Config
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.files import canonical_json, write_atomic
 
 CODE = 3  # version: raised when the same model and item would give another row

@@ -24,13 +24,14 @@ from torch import Tensor, nn
 
 from vlpipe.cache_store.layout import ArraySpec, Side
 from vlpipe.extract.block_states import ImageState, kernels, layer_specs
-from vlpipe.extract.compute import DTYPE, Precision, exact, pick_device, pixels_to
+from vlpipe.extract.compute import DTYPE, Precision, exact, pixels_to
 from vlpipe.extract.contracts import ImageItem, Item, Prepared
 from vlpipe.extract.digest import tensors_digest
 from vlpipe.extract.hub import guarded, hub_answers
 from vlpipe.extract.output_names import layer_of
 from vlpipe.extract.timm_trunk import TimmTrunk
 from vlpipe.foundation.config import Config
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 from vlpipe.foundation.files import canonical_json, digest
 

@@ -45,6 +45,9 @@ def test_the_commonest_reason(listed: FailureFile) -> None:
     assert listed.commonest() == ("gone", 2)
     listed.keep(lambda ids: {*ids} - {"a"})
     assert listed.commonest() == ("cut", 2)
+    with listed.path.open("a") as file:  # somebody's own
+        file.write('{"id": "f", "reason": ["cut"]}\n')
+    assert listed.commonest() == ("cut", 2)
 
 
 def test_of_two_reasons_the_later_is_kept(listed: FailureFile) -> None:

@@ -10,11 +10,12 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from vlpipe.foundation.devices import pick_device
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.heads.commands import train_head
 from vlpipe.heads.dropout import Dropout
 from vlpipe.heads.folder import WEIGHTS
-from vlpipe.heads.loop import pick_device, seeded, stream_seed
+from vlpipe.heads.loop import seeded, stream_seed
 from vlpipe.heads.training import train_run
 
 World = Any
@@ -24,8 +25,9 @@ Maker = Callable[..., World]
 def test_devices_by_name() -> None:
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(VlpipeError, match=r"device 'abacus' cannot be used .*; expected auto, cpu or cuda"):
-        pick_device("abacus")
+    for name in ("abacus", "meta"):
+        with pytest.raises(VlpipeError, match=rf"device '{name}' cannot be used .*; expected auto, cpu or cuda"):
+            pick_device(name)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

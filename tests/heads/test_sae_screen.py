@@ -61,6 +61,31 @@ def test_the_bound_of_a_products_error_holds_and_is_not_idle() -> None:
     assert (off > bound / 30).all()
 
 
+def test_values_whose_squares_are_lost_are_not_missed() -> None:
+    """Rows (1e-25) whose norms are 0 in float32, and products that all but cancel: rounding decides the order."""
+    x, weight = drawn(32, 64), drawn(LATENTS, 64, seed=1)
+    for part, scale in ((x, 100.0), (weight, 1.0)):
+        part[:, 0] = scale * (1 + part[:, 2].abs())
+        part[:, 1] = part[:, 0] * (1 + part[:, 3] * 1e-3)
+    x[:, 1] *= -1
+    for small in (1e-25, 1e-38):
+        for rows, table in ((x * small, weight), (x, weight * small)):
+            exact = rows.double() @ table.double().T
+            values, pattern = sparse.active(rows, table, torch.zeros(LATENTS), 16)
+            wanted = exact.topk(16, dim=1).values
+            rough = 1e-4 * float(wanted.max())  # the products themselves are float32's, and cancel
+            torch.testing.assert_close(exact.gather(1, pattern.indices), wanted, rtol=0, atol=rough)
+            assert values.shape == (32, 16)
+
+
+def test_a_weight_that_is_not_a_number_is_seen() -> None:
+    """Also one of negative sign, as inf - inf is: its bits are below those of every number."""
+    x, weight = drawn(5, 8), drawn(LATENTS, 8, seed=1)
+    weight[3000, 2] = torch.tensor(torch.inf) - torch.inf
+    assert found(x, weight, torch.zeros(LATENTS), 16) is None
+    assert sparse.active(x, weight, torch.zeros(LATENTS), 16)[0].isnan().any(dim=1).all()
+
+
 @pytest.mark.parametrize("case", ["zero row", "nan", "negative", "equal", "infinite"])
 def test_rows_that_defeat_the_bound_are_left_to_the_full_product(case: str) -> None:
     x, weight, bias = drawn(5, 8), drawn(LATENTS, 8, seed=1), torch.zeros(LATENTS)

@@ -51,6 +51,11 @@ def swept(
     return list(run_sweep(request, settings, lists))
 
 
+def without(name: str) -> dict[str, Any]:
+    """JAM's settings but one."""
+    return {n: v for n, v in JAM.items() if n != name}
+
+
 def weights(member: Member) -> dict[str, torch.Tensor]:
     assert member.outcome is not None, member.error
     return load_file(member.outcome.run.folder / WEIGHTS)
@@ -123,9 +128,9 @@ def test_in_double_precision_only_rounding_is_left(world: Maker) -> None:
     settings = {**JAM, "negatives": 2, "dropout": 0.3}
     together = learners(made, [1, 2, 3], "together", **settings)
     alone = learners(made, [1, 2, 3], "alone", **settings)
-    ends = train_together(together, silent)
-    for one, other, end in zip(together, alone, ends, strict=True):
-        assert end == pytest.approx(train(other), rel=1e-10)
+    ends = dict(train_together(together, silent))
+    for number, (one, other) in enumerate(zip(together, alone, strict=True)):
+        assert ends[number] == pytest.approx(train(other), rel=1e-10)
         torch.testing.assert_close(one.head.state_dict(), other.head.state_dict(), rtol=1e-9, atol=1e-11)
 
 
@@ -139,17 +144,10 @@ def test_one_stack_is_many_heads_and_not_one_at_a_time(world: Maker, monkeypatch
         original(self, heads)
 
     monkeypatch.setattr(Stack, "__init__", counted)
-    swept(made, "jam", 3, {"latent": [3, 4], "seed": [1, 2, 3, 4]}, "runs", **{**JAM, "latent": 4} | {"epochs": 1})
+    swept(made, "jam", 3, {"latent": [3, 4], "seed": [1, 2, 3, 4]}, "runs", **JAM | {"latent": 4, "epochs": 1})
     assert sizes == [3, 3]  # of each width three, and one alone
     sizes.clear()
-    swept(
-        made,
-        "jam",
-        16,
-        {"epochs": [1, 3], "seed": [1, 2]},
-        "others",
-        **{n: v for n, v in JAM.items() if n != "epochs"},
-    )
+    swept(made, "jam", 16, {"epochs": [1, 3], "seed": [1, 2]}, "others", **without("epochs"))
     assert sizes == [4, 2]  # two have ended
 
 
@@ -168,7 +166,7 @@ def test_kinds_that_cannot_are_trained_in_turn(world: Maker, kind: str) -> None:
 
 def test_one_that_diverges_does_not_stop_the_others(world: Maker) -> None:
     made = world(images=40, texts=texts(40))
-    settings = {n: v for n, v in JAM.items() if n != "lr"}
+    settings = without("lr")
     lists = {"lr": [1e-2, 1e30, 1e-3]}
     together = swept(made, "jam", 16, lists, "together", **settings)
     alone = swept(made, "jam", 1, lists, "alone", **settings)
@@ -221,6 +219,27 @@ def test_killed_ones_resume_together_and_to_the_bit(world: Maker, monkeypatch: p
         assert one.outcome.action == "resumed"
         assert all(torch.equal(weights(one)[name], tensor) for name, tensor in weights(other).items())
         assert log(one) == log(other)
+
+
+def test_those_that_have_ended_are_finished_whatever_becomes_of_the_rest(
+    world: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(images=40, texts=texts(40))
+    lists, settings = {"epochs": [1, 2, 6]}, without("epochs")
+    original = stack._epoch
+
+    def dies(*given: Any) -> Any:
+        if len(given[1]) == 1:
+            raise ZeroDivisionError("broken")
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stack, "_epoch", dies)
+        found = swept(made, "jam", 16, lists, "runs", **settings)
+    assert [member.outcome is not None for member in found] == [True, True, False]
+    assert "ZeroDivisionError: broken" in str(found[2].error)
+    again = swept(made, "jam", 16, lists, "runs", **settings)
+    assert [member.outcome.action for member in again if member.outcome] == ["skipped", "skipped", "resumed"]
 
 
 def test_finished_ones_are_skipped_and_the_rest_trained(world: Maker) -> None:
