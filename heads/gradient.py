@@ -35,8 +35,8 @@ class GradientHead(nn.Module, ABC):
 
     Heads whose `loss` is made of what `torch.func.vmap` takes (no row count that depends on the data, no draws but
     through `Dropout`) can train as one (`vlpipe.heads.stack`): `together` names the settings in which they may
-    differ, beside those of the optimiser. What of these `loss` reads comes from `weights`. In such a step a batch has
-    rows and masks, but no ids and no columns.
+    differ, beside those of the optimiser. What of these `loss` reads comes from `weights`. In such a step a batch
+    has rows and masks, but no ids and no columns.
     """
 
     fused: ClassVar[bool] = False
