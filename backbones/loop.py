@@ -20,7 +20,7 @@ from vlpipe.backbones.state import Progress, modules, parameters, restore, save_
 from vlpipe.foundation.errors import VlpipeError
 from vlpipe.foundation.files import append_line, write_atomic
 from vlpipe.foundation.progress import progress
-from vlpipe.heads.gradient import learning_rate
+from vlpipe.heads.gradient import clip_gradients, learning_rate
 
 LOG = "log.jsonl"
 WARM_UP, TRAINING, CAPTIONS = 1, 2, 3  # purposes of random numbers, so that none are used twice
@@ -159,7 +159,7 @@ class Loop:
             group["lr"] = rate * group["share"]
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(losses["loss"])
-        nn.utils.clip_grad_norm_(parameters(self.parts).values(), self.config.clip_norm)
+        clip_gradients(parameters(self.parts), self.config.clip_norm)
         self.optimizer.step()
         if isinstance(self.objective, Stepped):
             self.objective.after_step()

@@ -28,6 +28,22 @@ def learning_rate(step: int, total: int, peak: float, warmup: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * share))
 
 
+def clip_gradients(parameters: Mapping[str, nn.Parameter], most: float) -> None:
+    """Scale all gradients so that their norm together is `most` at most.
+
+    Raises `VlpipeError` that names a parameter where the norm is not finite: scaled by it, every gradient would be
+    zero, and training would go on without learning.
+    """
+    norm = nn.utils.get_total_norm([p.grad for p in parameters.values() if p.grad is not None])
+    if not math.isfinite(norm):
+        found = [name for name, p in parameters.items() if p.grad is not None and not math.isfinite(p.grad.norm())]
+        raise VlpipeError(
+            f"the norm of the gradients is {float(norm)}, by {', '.join(map(repr, found[:3])) or 'all together'}; "
+            "expected a finite one. A column that is constant but for rounding, standardised on its way, does this"
+        )
+    nn.utils.clip_grads_with_norm_(parameters.values(), most, norm)
+
+
 class GradientHead(nn.Module, ABC):
     """Supplies `update` from `loss`; a head adds its parameters, `loss`, and how it scores.
 
@@ -101,7 +117,7 @@ class GradientHead(nn.Module, ABC):
         optimizer, rate = self.optimizer(), self._rate()
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("share", 1.0)
-        nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip_norm)
+        clip_gradients(dict(self.named_parameters()), self.settings.clip_norm)
         optimizer.step()
         self.steps += 1
         self.after_step()
