@@ -54,16 +54,6 @@ def scores_of(inputs: Inputs, images: IntArray, texts: IntArray) -> Array:
     return scores
 
 
-def block_of(inputs: Inputs, images: slice, texts: slice) -> Tensor:
-    """Scores of a block, (images, texts). Raises `NonFiniteScoresError` that names the rows."""
-    block: Tensor = inputs.scores(images, texts)
-    bad = np.argwhere(~block.isfinite().cpu().numpy())
-    if len(bad):
-        rows = np.unique(bad[:, 0] + images.start).tolist(), np.unique(bad[:, 1] + texts.start).tolist()
-        raise NonFiniteScoresError(*rows, inputs.image_ids, inputs.text_ids)
-    return block
-
-
 def blocks_of(inputs: Inputs, step: int) -> Iterator[tuple[slice, slice, Array]]:
     """All scores in blocks of `step` images and texts at most: which, and (images, texts).
 
@@ -73,7 +63,12 @@ def blocks_of(inputs: Inputs, step: int) -> Iterator[tuple[slice, slice, Array]]
         images = slice(i, min(i + step, len(inputs.image_ids)))
         for t in range(0, len(inputs.text_ids), step):
             texts = slice(t, min(t + step, len(inputs.text_ids)))
-            yield images, texts, block_of(inputs, images, texts).cpu().numpy()
+            scores: Array = inputs.scores(images, texts).cpu().numpy()
+            bad = np.argwhere(~np.isfinite(scores))
+            if len(bad):
+                rows = np.unique(bad[:, 0] + images.start).tolist(), np.unique(bad[:, 1] + texts.start).tolist()
+                raise NonFiniteScoresError(*rows, inputs.image_ids, inputs.text_ids)
+            yield images, texts, scores
 
 
 def tie_of(*scores: Array) -> float:
