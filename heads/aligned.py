@@ -78,7 +78,7 @@ class Aligned(GradientHead):
         "text": Role("text"),
         "negative": Role("text", kind="hard_negative", partial=True, of="text"),
     }
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     fused: ClassVar[bool] = True
     together: ClassVar[frozenset[str]] = frozenset(
         ["alpha", "alpha_start", "alpha_end", "alpha_grid", "schedule", "check_every", "patience"]

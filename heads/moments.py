@@ -7,7 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-CONSTANT = 1e-6  # a column whose spread is below this share of its mean is rounding noise around a constant
+CONSTANT = 1e-6  # a column whose spread is below this share of its mean is rounding noise around a constant,
+NOTHING = torch.finfo(torch.float32).eps  # and below this share of the largest spread lost in any sum over columns
+
+
+def varies(spread: Tensor, mean: Tensor) -> Tensor:
+    """Which columns vary, (d,), of columns' spreads and means (d,): the others count as constant.
+
+    A language model may scale some of its outputs by 1e-30: their spread is no less than their mean, yet dividing
+    by it would turn what no cosine sees into one part in d of every row, and its gradients into overflow.
+    """
+    return (spread > CONSTANT * mean.abs()) & (spread > NOTHING * spread.max())
 
 
 class Moments:
@@ -51,17 +61,21 @@ class Moments:
         sums = self.sums
         return sums["x0"] + sums["x"] / sums["count"], sums["y0"] + sums["y"] / sums["count"]
 
-    def inverse_spread(self) -> Tensor:
-        """One over the population standard deviation of each column of x (p,); 0 for a constant column."""
+    def inverse_spread(self, *widths: int) -> Tensor:
+        """One over the population standard deviation of each column of x (p,); 0 for a constant column.
+
+        `widths`: of the vectors that stand beside each other in x; none if it is one.
+        """
         sums, (mean, _) = self.sums, self.means()
         offset = sums["x"] / sums["count"]
         spread = (sums["xx"].diagonal() / sums["count"] - offset.square()).clamp(min=0).sqrt()
-        constant = spread <= CONSTANT * mean.abs()
-        return torch.where(constant, 0, 1 / torch.where(constant, 1, spread))
+        parts = (torch.split(column, list(widths) or len(column)) for column in (spread, mean))
+        kept = torch.cat([varies(*part) for part in zip(*parts, strict=True)])
+        return torch.where(kept, 1 / torch.where(kept, spread, 1), 0)
 
-    def products(self) -> tuple[Tensor, Tensor]:
-        """`X'X` (p, p) and `X'Y` (p, q) of standardised x and centred y."""
-        sums, scale = self.sums, self.inverse_spread()
+    def products(self, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """`X'X` (p, p) and `X'Y` (p, q) of x, centred and times `scale` (p,), and centred y."""
+        sums = self.sums
         x, y, n = sums["x"], sums["y"], sums["count"]
         gram = (sums["xx"] - torch.outer(x, x) / n) * torch.outer(scale, scale)
         cross = (sums["xy"] - torch.outer(x, y) / n) * scale[:, None]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.heads.moments import CONSTANT
+from vlpipe.heads.moments import varies
 
 By = Literal["column", "whole"]
 
@@ -18,7 +18,7 @@ class Standardise(nn.Module):
     """`(x - mean) / spread`, (..., d) to (..., d), from `fit` on; before it, rows stay as they are.
 
     The spread is each column's population standard deviation, or with `by = "whole"` their root mean square, one
-    number that leaves the columns' proportions. A constant column becomes 0.
+    number that leaves the columns' proportions. A constant column (see `moments.varies`) becomes 0.
     """
 
     def __init__(self, width: int, by: By = "column") -> None:
@@ -49,10 +49,10 @@ class Standardise(nn.Module):
         self.get_buffer("inverse").copy_(self._inverse(spread, mean))
 
     def _inverse(self, spread: Tensor, mean: Tensor) -> Tensor:
-        varies = spread > CONSTANT * mean.abs()
+        kept = varies(spread, mean)
         if self.by == "whole":
             spread = spread.square().mean().sqrt().expand(len(spread))
-        return torch.where(varies, 1 / torch.where(varies, spread, 1), 0)
+        return torch.where(kept, 1 / torch.where(kept, spread, 1), 0)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d), in the precision of the rows."""

@@ -31,13 +31,13 @@ class Cca(ClosedForm):
         components: int | None = Field(default=None, ge=1)
         power: float = Field(default=1.0, ge=0)
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         super().__init__(config)
         self.config = config
         widths = {"image": shapes.width("image"), "text": shapes.width("text")}
-        self.image_width = widths["image"]
+        self.widths = widths["image"], widths["text"]
         for side, width in widths.items():
             for name, size in (("map", (width, min(widths.values()))), ("mean", (width,)), ("scale", (width,))):
                 self.register_buffer(f"{side}_{name}", torch.zeros(size, dtype=torch.float64))
@@ -52,10 +52,10 @@ class Cca(ClosedForm):
 
     def prepare_solutions(self) -> None:
         """Means, spreads, and one eigendecomposition a side; raises `VlpipeError` for too many components."""
-        cut, (mean, _), scale = self.image_width, self.moments.means(), self.moments.inverse_spread()
+        cut, (mean, _), scale = self.widths[0], self.moments.means(), self.moments.inverse_spread(*self.widths)
         self.set_buffers(image_mean=mean[:cut], text_mean=mean[cut:])
         self.set_buffers(image_scale=scale[:cut], text_scale=scale[cut:])
-        gram, _ = self.moments.products()
+        gram, _ = self.moments.products(scale)
         self.sides = _Side(gram[:cut, :cut]), _Side(gram[cut:, cut:])
         self.cross = gram[:cut, cut:]
         most = min(side.rank for side in self.sides)

@@ -29,7 +29,7 @@ class Ridge(ClosedForm):
 
         strengths: list[float] = Field(default=STRENGTHS, min_length=1)
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         super().__init__(config)
@@ -46,8 +46,9 @@ class Ridge(ClosedForm):
     def prepare_solutions(self) -> None:
         """Means, spreads, and one eigendecomposition."""
         mean, center = self.moments.means()
-        self.set_buffers(mean=mean, center=center, scale=self.moments.inverse_spread())
-        self.solver = Solver(*self.moments.products())
+        scale = self.moments.inverse_spread()
+        self.set_buffers(mean=mean, center=center, scale=scale)
+        self.solver = Solver(*self.moments.products(scale))
 
     def solve(self, strength: float) -> None:
         """The map of one strength."""

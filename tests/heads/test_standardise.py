@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.moments import Moments
 from vlpipe.heads.schedules import linear, stepped
 from vlpipe.heads.standardise import Standardise
 
@@ -39,6 +40,23 @@ def test_constant_columns_become_zero_also_beside_others() -> None:
     alone = Standardise(4, "whole")
     alone.fit([torch.ones(1, 4)])
     assert alone(torch.ones(2, 4)).abs().max() == 0
+
+
+@pytest.mark.parametrize(("share", "varying"), [(1e-30, False), (1e-8, False), (1e-6, True)])
+def test_columns_that_vanish_beside_the_others_are_constant(share: float, varying: bool) -> None:
+    """MiniLM's outputs 127, 223 and 319: a mean of 0 and a spread of 1e-30; dividing by it overflows gradients."""
+    x = rows(60) - rows(60).mean(0)
+    x = x / x.std(0)
+    x[:, 2] *= share
+    expected = np.where([True, True, varying, True], 1 / x.numpy().std(0), 0)
+    scaler = Standardise(4).double()
+    scaler.fit([x])
+    np.testing.assert_allclose(scaler.get_buffer("inverse"), expected)
+    moments = Moments()
+    moments.add(torch.cat([x * 1e-9, x], dim=1), x)
+    both = np.concatenate([expected * 1e9, expected])
+    np.testing.assert_allclose(moments.inverse_spread(4, 4), both)  # each vector by its own columns
+    np.testing.assert_allclose(moments.inverse_spread(), np.where(np.arange(8) < 4, 0, both))
 
 
 def test_nothing_to_fit_is_an_error() -> None:
