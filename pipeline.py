@@ -163,20 +163,43 @@ def _say(message: str) -> None:
 
 @click.command(name="list", short_help=COMMANDS["list"][1])
 @click.argument("shelf", metavar="|".join(SHELVES))
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def list_shelf(shelf: str, as_json: bool) -> None:
-    """List the names of one SHELF, as the other commands take them."""
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list, or of one thing an object.")
+def list_shelf(shelf: str, name: str | None, as_json: bool) -> None:
+    """List the names of one SHELF, as the other commands take them; of one NAME what it is and its settings."""
     import json
 
     if shelf not in SHELVES:
         raise UnknownNameError("shelf", shelf, SHELVES)
-    names = _load(SHELVES[shelf]).names()  # type: ignore[attr-defined]
+    found: Any = _load(SHELVES[shelf])
+    if name is not None:
+        kind = name.partition(":")[0]  # of an encoder's SPEC
+        short = shelf == "encoders" and kind in found.names()
+        click.echo(_described(shelf, found.load(kind if short else name), as_json))
+        return
+    names = found.names()
     if shelf == "encoders":
         from vlpipe.extract.encoders.bundled import Bundled
 
         shipped = [f"bundled:{model}" for model in Bundled.models()]
         names = [full for name in names for full in (shipped if name == "bundled" else [name])]
     click.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+def _described(shelf: str, found: type[Any], as_json: bool) -> str:
+    import json
+
+    from vlpipe.foundation.describe import describe, settings_of, settings_told
+
+    described = describe(found)
+    own = "--set 'objective={NAME=VALUE}'" if shelf == "objectives" else "--set NAME=VALUE"
+    parts = [described["about"], settings_told(described["settings"], own)]
+    if shelf == "objectives":
+        from vlpipe.backbones.settings import LoopConfig
+
+        described["training"] = settings_of(LoopConfig)
+        parts.append("training, " + settings_told(described["training"]))
+    return json.dumps(described) if as_json else "\n\n".join(parts)
 
 
 @click.command(short_help=COMMANDS["demo"][1])

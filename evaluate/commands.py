@@ -33,7 +33,7 @@ FULL = click.option("--full", is_flag=True, help="Every number, not the main one
     default=("retrieval",),
     show_default=True,
     metavar="NAME",
-    help="See `vlpipe list tasks`; may be given several times.",
+    help="See `vlpipe list tasks`, with a NAME its settings; may be given several times.",
 )
 @click.option("--split", default="test", show_default=True, help="Which images, by the run's split rule; or all.")
 @click.option(

@@ -55,8 +55,8 @@ TOGETHER = {"cuda": 16}  # runs that train as one where nothing else is asked fo
 def train_head(kind: str, **options: Any) -> None:
     """Train small heads on cached features.
 
-    KIND is a name of `vlpipe list heads`, or importable.module:Class. Each combination of the swept settings is
-    one run; a finished one is skipped, half a one resumed.
+    KIND is a name of `vlpipe list heads`, or importable.module:Class; `vlpipe list heads KIND` tells its settings.
+    Each combination of the swept settings is one run; a finished one is skipped, half a one resumed.
     """
     from vlpipe.foundation.devices import pick_device
     from vlpipe.heads.opening import Opener

@@ -38,7 +38,7 @@ def build(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Build the manifest of the data set NAME (`vlpipe list datasets`)."""
+    """Build the manifest of the data set NAME (`vlpipe list datasets`; settings: `vlpipe list datasets NAME`)."""
     from vlpipe.foundation.config import parse_sets, read_toml
     from vlpipe.foundation.progress import progress
     from vlpipe.manifests.build import build as build_manifest

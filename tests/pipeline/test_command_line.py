@@ -12,6 +12,7 @@ import click
 import pytest
 
 from vlpipe import pipeline
+from vlpipe.foundation.config import parse_value
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -78,6 +79,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str], group: str
         (["recipe", "rnu"], 2, "no recipe command is named 'rnu'; did you mean 'run'?"),
         (["recipe", "show", "jam_table22"], 2, "did you mean 'jam_table2'?"),
         (["list", "hed"], 2, "did you mean 'heads'?"),
+        (["list", "heads", "tevvi"], 2, "did you mean 'tevi'?"),
         (["demo", "--folder", "never-made", "--set", "nonsense=1"], 2, "no setting is named 'nonsense'"),
         (["demo", "--folder", "never-made", "--set", "lambda_nc='abc'"], 2, "lambda_nc"),
         (["manifest", "build", "flikr8k", "--out", "x"], 2, "did you mean 'flickr8k'?"),
@@ -120,6 +122,32 @@ def test_list_names_the_shelves(capsys: pytest.CaptureFixture[str]) -> None:
     assert heads == sorted(heads)
     assert {"identity", "ridge", "tpc"} <= set(heads)
     assert "bundled:mad-clip" in json.loads(run(capsys, "list", "encoders", "--json")[1])
+
+
+@pytest.mark.parametrize("shelf", pipeline.SHELVES)
+def test_list_tells_what_each_thing_is_and_takes(capsys: pytest.CaptureFixture[str], shelf: str) -> None:
+    for name in json.loads(run(capsys, "list", shelf, "--json")[1]):
+        found = json.loads(run(capsys, "list", shelf, name, "--json")[1])
+        told = run(capsys, "list", shelf, name)[1]
+        assert found["about"]
+        for setting in found["settings"]:
+            assert setting["type"], (name, setting)
+            assert "<class" not in setting["type"] + setting["bounds"] + setting["default"], (name, setting)
+            assert f"\n  {setting['name']} " in told
+            if setting["default"]:
+                parse_value(setting["default"])
+
+
+def test_list_tells_types_bounds_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    tevi = {s.pop("name"): s for s in json.loads(run(capsys, "list", "heads", "tevi", "--json")[1])["settings"]}
+    assert tevi["equation"] == {"type": "10 or 11", "bounds": "", "default": "11"}
+    assert tevi["lr"] == {"type": "number", "bounds": "> 0", "default": "0.001"}
+    assert tevi["hidden"] == {"type": "integer", "bounds": ">= 1", "default": ""}
+    lines = run(capsys, "list", "objectives", "tevi")[1].splitlines()
+    assert [line.split() for line in lines if "smartclip" in line] == [
+        ["head", '"tevi"', '"tevi"', "or", '"smartclip"', "or", '"text_adapter"']
+    ]
+    assert ["warmup", "0.05", "number", ">=", "0,", "<=", "1"] in [line.split() for line in lines]
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
