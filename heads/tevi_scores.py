@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from vlpipe.heads.sae_sparse import bag
-from vlpipe.heads.vectors import EPS
+from vlpipe.heads.vectors import EPS, cosine_pairs, unit
 
 CPU_BYTES, GPU_BYTES = 2 << 20, 256 << 20  # what the masks of some images at once may take: a CPU's cache
+LOST = 1e-5  # where rounding makes more than this share of a squared norm, the pair is edited by itself
+NOISE = 16  # an edited row shorter than so many rounding errors of its parts is zero
+PAIRS = 8192  # that are edited at once
 
 
 def edited_cosines(
@@ -29,17 +32,32 @@ def edited_cosines(
 ) -> Tensor:
     """`S_ij = cos(v_ij, t_j)`, (n, m), with gradients to `keep` and `texts` only.
 
-    An edited embedding that is zero throughout has the cosine 0 with any text.
+    An edited embedding whose parts cancel has the cosine 0 with any text.
     """
     kept = keep.T.contiguous()  # (latents, m): a latent's masks lie side by side
     along = bag(values, indices, kept * (decoder @ texts.T)) + texts @ bias
     linear = values * (decoder @ bias)[indices]
-    return over_norm(along, _Energy.apply(kept, values, indices, decoder, linear) + bias @ bias)
+    squared = _Energy.apply(kept, values, indices, decoder, linear) + bias @ bias
+    found = over_norm(along, squared)
+    image, text = _cancelled(squared.detach(), values, indices, decoder, bias, keep)
+    for part in zip(torch.split(image, PAIRS), torch.split(text, PAIRS), strict=True):
+        i, j = part
+        masked = values[i] * keep[j.unsqueeze(1), indices[i]]
+        found = found.index_put(part, _pairs(masked, indices[i], decoder, bias, texts[j]))
+    return found
 
 
 def edited_rows(values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor) -> Tensor:
-    """Eq. 9 for row i's image and row i's mask, (n, d); `keep` is (n, latents)."""
-    return bag(values * keep.gather(1, indices), indices, decoder) + bias
+    """Eq. 9 for row i's image and row i's mask, (n, d); `keep` is (n, latents). Zero where the parts cancel."""
+    masked = values * keep.gather(1, indices)
+    return _rows(masked, indices, decoder, bias, torch.finfo(masked.dtype).eps)
+
+
+def own_pairs(
+    values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor, texts: Tensor
+) -> Tensor:
+    """The cosine of row i's image, edited by row i's mask, with row i's text, (n,)."""
+    return _pairs(values * keep.gather(1, indices), indices, decoder, bias, texts)
 
 
 def over_norm(along: Tensor, squared: Tensor) -> Tensor:
@@ -47,6 +65,38 @@ def over_norm(along: Tensor, squared: Tensor) -> Tensor:
     there = squared > 0
     length = torch.where(there, squared, 1).sqrt() * there
     return along / (length + EPS)
+
+
+def _cancelled(
+    squared: Tensor, values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Images and texts of the pairs whose squared norm (n, m) is a difference of much larger numbers."""
+    limit = torch.finfo(squared.dtype).eps / LOST
+    own = values.square() * decoder.square().sum(dim=1)[indices]
+    rest = bias @ bias
+    image, text = (squared <= limit * (own.sum(dim=1) + rest).unsqueeze(1)).nonzero(as_tuple=True)
+    found = [
+        squared[i, j] <= limit * ((own[i] * keep[j.unsqueeze(1), indices[i]].square()).sum(dim=1) + rest)
+        for i, j in zip(torch.split(image, PAIRS), torch.split(text, PAIRS), strict=True)
+    ]
+    sure = torch.cat(found)
+    return image[sure], text[sure]
+
+
+def _pairs(masked: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, texts: Tensor) -> Tensor:
+    """Cosines of edited rows with row i's text, (n,), from masked codes (n, K); summed in float64."""
+    eps = torch.finfo(masked.dtype).eps
+    rows = _rows(masked.double(), indices, decoder.double(), bias.double(), eps)
+    return cosine_pairs(unit(rows), texts.double()).to(masked.dtype)
+
+
+def _rows(masked: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """`sum_k masked_k W_k + b`, (n, d); zero where no more is left than rounding by shares of `eps`."""
+    rows = bag(masked, indices, decoder) + bias
+    with torch.no_grad():
+        parts = (masked.square() * decoder.square().sum(dim=1)[indices]).sum(dim=1) + bias @ bias
+        left = rows.square().sum(dim=1) > (NOISE * eps) ** 2 * parts
+    return rows * left.unsqueeze(1)
 
 
 class _Energy(torch.autograd.Function):
@@ -91,7 +141,7 @@ def _parts(
         rows = slice(start, min(start + step, len(values)))
         count = rows.stop - rows.start
         masks, slope = (half[: count * active].view(count, active, texts) for half in room)
-        torch.index_select(kept, 0, indices[rows].flatten(), out=masks.view(-1, texts))
+        torch.index_select(kept, 0, indices[rows].flatten(), out=masks.view(count * active, texts))
         scaled = values[rows].unsqueeze(2) * decoder[indices[rows]]  # (images, K, d)
         if active <= decoder.shape[1]:
             torch.bmm(scaled @ scaled.transpose(1, 2), masks, out=slope)

@@ -15,8 +15,8 @@ from vlpipe.heads.contracts import Batch, Role, Shapes
 from vlpipe.heads.sae_model import SparseAutoencoder
 from vlpipe.heads.tevi_head import MaskConfig, MaskNetwork, TextConditioned
 from vlpipe.heads.tevi_losses import own_cosines
-from vlpipe.heads.tevi_scores import edited_cosines, edited_rows
-from vlpipe.heads.vectors import cosine_pairs, unit, working
+from vlpipe.heads.tevi_scores import edited_cosines, edited_rows, own_pairs
+from vlpipe.heads.vectors import unit, working
 
 MASK_BYTES = 64 << 20  # what the masks of some texts at once may take when whole blocks are scored
 
@@ -36,7 +36,7 @@ class Tevi(TextConditioned):
         mask: Literal["learned", "none"] = "learned"
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image", stands=True), "text": Role("text")}
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     config: Config
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
@@ -101,7 +101,8 @@ class Tevi(TextConditioned):
 
     def score_pairs(self, images: Batch, texts: Batch) -> Tensor:
         """`cos(v_i|i, t_i)`, (rows,)."""
-        return cosine_pairs(unit(self.edited(images, self.keep(texts))), texts.x["text"])
+        rows = texts.x["text"]
+        return own_pairs(*_codes(images), *self._dictionary(rows), self.keep(texts), rows)
 
     def keep(self, texts: Batch) -> Tensor:
         """Each text's mask, (rows, latents)."""

@@ -9,7 +9,7 @@ import torch
 
 from vlpipe.heads import tevi_scores
 from vlpipe.heads.tevi_losses import info_nce, own_cosines
-from vlpipe.heads.tevi_scores import edited_cosines, edited_rows
+from vlpipe.heads.tevi_scores import edited_cosines, edited_rows, own_pairs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SIZES = [(7, 5, 26, 12, 18), (4, 6, 30, 20, 9), (1, 1, 3, 3, 2), (3, 2, 8, 1, 5)]  # images, texts, latents, K, d
@@ -95,6 +95,69 @@ def test_nothing_kept_of_a_dictionary_without_bias_scores_zero() -> None:
     scores.sum().backward()  # type: ignore[no-untyped-call]
     assert keep.grad is not None
     assert torch.isfinite(keep.grad).all()
+
+
+def cancelling(share: float, dtype: torch.dtype, seed: int = 3) -> dict[str, torch.Tensor]:
+    """Image 0 is all but the bias's opposite (a `share` is left), and so are two latents of image 1."""
+    given = drawn((4, 6, 12, 3, 9), seed=seed)
+    given["keep"].fill_(1)
+    given["indices"][0] = torch.tensor([2, 5, 7])
+    given["bias"] = -(given["values"][0, :, None] * given["decoder"][[2, 5, 7]]).sum(0) * (1 - share)
+    given["indices"][1] = torch.tensor([0, 1, 3])
+    given["decoder"][0] = -given["decoder"][1] * (1 - share) - given["bias"]
+    given["values"][1] = torch.tensor([1.0, 1.0, 0.0])
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in given.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.3, 1e-2, 1e-3, 1e-5])
+def test_rows_that_nearly_vanish_keep_their_cosine(share: float, dtype: torch.dtype) -> None:
+    given = cancelling(share, dtype)
+    expected = cosines_by_hand({name: v.double() if v.is_floating_point() else v for name, v in given.items()})
+    atol = 2e-5 if dtype == torch.float32 else max(1e-12, 1e-15 / share**2)
+    np.testing.assert_allclose(edited_cosines(**given), expected, atol=atol)
+    own = {name: value[:4] if name in ("keep", "texts") else value for name, value in given.items()}
+    np.testing.assert_allclose(own_pairs(**own), expected.diagonal(), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_whose_parts_cancel_are_zero(dtype: torch.dtype, seed: int) -> None:
+    given = cancelling(0.0, dtype, seed)
+    keep, texts = (given[name].requires_grad_() for name in ("keep", "texts"))
+    scores = edited_cosines(**given)
+    assert (scores[:2] == 0).all()
+    assert scores.abs().max() <= 1 + 1e-6
+    scores[:2].sum().backward()  # type: ignore[no-untyped-call]
+    assert keep.grad is not None
+    assert texts.grad is not None
+    assert not keep.grad.any()
+    assert not texts.grad.any()
+    own = {name: value[:4] if name in ("keep", "texts") else value for name, value in given.items()}
+    assert (own_pairs(**own)[:2] == 0).all()
+    own.pop("texts")
+    assert (edited_rows(**own)[:2] == 0).all()
+
+
+def test_gradients_where_a_row_nearly_vanishes() -> None:
+    def gradient(given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        keep, texts = (given[name].requires_grad_() for name in ("keep", "texts"))
+        weights = torch.arange(24.0).reshape(4, 6).cos()
+        found = torch.autograd.grad((weights * edited_cosines(**given)).sum(), (keep, texts))
+        return [part.double() for part in found]
+
+    given = cancelling(1e-3, torch.float32)  # float64 does not call it cancelled: there it is Eq. 9 and its norm
+    exact = gradient({name: v.double() if v.is_floating_point() else v for name, v in given.items()})
+    for found, expected in zip(gradient(given), exact, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_no_texts_or_no_images_have_no_cosines() -> None:
+    given = drawn((3, 2, 8, 4, 5))
+    none = {name: value[:0] if name in ("keep", "texts") else value for name, value in given.items()}
+    assert edited_cosines(**none).shape == (3, 0)
+    none = {name: value[:0] if name in ("values", "indices") else value for name, value in given.items()}
+    assert edited_cosines(**none).shape == (0, 2)
 
 
 def test_all_kept_is_the_reconstruction() -> None:
