@@ -33,6 +33,8 @@ class Evaluation:
     """One run's numbers for one task: ledger entries by metric, the per-query rows, what to tell the reader.
 
     `reused`: all was there already and nothing was computed or appended. `manifest` is the folder of the manifest.
+    `apart` keeps its figures' names from those of the run's own manifest and split rule under default settings:
+    empty for these, else `MANIFEST-DIGITS`, or `DIGITS` on the run's own manifest.
     """
 
     run: str
@@ -45,6 +47,7 @@ class Evaluation:
     notes: list[str]
     made_by: Task
     manifest: Path
+    apart: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,9 @@ class Question:
                 f"task '{self.task_name}' gives no number of run '{self.run.id}': {'; '.join(notes)}"
             )
         asked = self.run.id, self.task_name, self.split
-        return Evaluation(*asked, entries, rows, path, reused, notes, self.task, self.folder)
+        named = [] if self.manifest == self.run.manifest_digest else [self.folder.resolve().name]
+        apart = "-".join([*named, self.digits()])
+        return Evaluation(*asked, entries, rows, path, reused, notes, self.task, self.folder, apart)
 
     def identity(self, inputs: Inputs) -> dict[str, Any]:
         """All that decides the rows and the numbers."""
@@ -131,12 +136,16 @@ class Question:
 
     def path(self, identity: Mapping[str, Any]) -> Path:
         """`rows-TASK-SPLIT.parquet`; another manifest, split rule or options have a name of their own."""
+        digits = self.digits()
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self.task_name}-{self.split}")
+        return self.run.folder / f"rows-{name}{digits and '-' + digits}.parquet"
+
+    def digits(self) -> str:
+        """Eight that stand for the manifest, split rule and options; none for the run's own ones and defaults."""
         plain = self.options == type(self.task).Config().model_dump(mode="json")
         rule = self.asked.joined.rule
         own = plain and (self.manifest, rule) == (self.run.manifest_digest, self.run.split_rule)
-        suffix = "" if own else "-" + digest([self.options, self.manifest, rule])[:8]
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self.task_name}-{self.split}")
-        return self.run.folder / f"rows-{name}{suffix}.parquet"
+        return "" if own else digest([self.options, self.manifest, rule])[:8]
 
     def entries(self, rows: Rows, evaluation: str) -> dict[str, Entry]:
         """A ledger entry for each number."""

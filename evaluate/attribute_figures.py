@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,19 +12,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from vlpipe.evaluate.answers import Evaluation
-from vlpipe.evaluate.figures import COLOURS, LOOK, save
+from vlpipe.evaluate.figures import COLOURS, LOOK, masks_nothing, path_of, save
 from vlpipe.evaluate.metrics.specificity import Specificity
 
 SHADES = {"its own value": COLOURS[0], "the same attribute": COLOURS[1], "other attributes": "#999999"}
+SPLIT = {"edited": "edited", "value": "value mask", "category": "category mask"}
+ENDS = {"in": "in caption", "out": "not in caption"}
 KINDS = {
     "original": "original",
     "rebuilt": "rebuilt",
-    "edited_in": "edited, in caption",
-    "edited_out": "edited, not in caption",
-    "category_in": "category mask, in caption",
-    "category_out": "category mask, not in caption",
+    **{f"{kind}_{end}": f"{SPLIT[kind]}, {ENDS[end]}" for kind in SPLIT for end in ENDS},
     "ablated": "ablated",
 }
+SHADE = {kind: COLOURS[n] for n, kind in enumerate(("original", "rebuilt", *SPLIT, "ablated"))}
 
 
 def draw_areas(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
@@ -31,10 +32,9 @@ def draw_areas(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     drawn = []
     for evaluation in evaluations:
         names, areas = Specificity().areas(evaluation.rows)
-        stem = f"{evaluation.task}-{evaluation.split}-{evaluation.run}"
         for attribute in dict.fromkeys(name.partition(":")[0] for name in names):
             with mpl.rc_context(LOOK):
-                drawn.append(save(latents(names, areas, attribute), folder / f"{stem}-{attribute}.png"))
+                drawn.append(save(latents(names, areas, attribute), path_of(folder, [evaluation], attribute)))
     return drawn
 
 
@@ -70,14 +70,18 @@ def latents(names: Sequence[str], areas: np.ndarray, attribute: str) -> Figure:
 def draw_accuracies(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     """A PNG file a run; returns their paths."""
     with mpl.rc_context(LOOK):
-        return [save(accuracies(e), folder / f"{e.task}-{e.split}-{e.run}.png") for e in evaluations]
+        return [save(accuracies(e), path_of(folder, [e])) for e in evaluations]
 
 
 def accuracies(evaluation: Evaluation) -> Figure:
-    """Accuracy by attribute, a bar a kind of image embedding, with intervals; dotted: chance."""
+    """Accuracy by attribute, a bar a kind of image embedding, with intervals; dotted: chance.
+
+    A run whose mask is 'none' edits nothing and has no edited bars.
+    """
     entries = evaluation.entries
     attributes = [name.partition(":")[2] for name in entries if name.startswith("chance_accuracy:")]
-    kinds = [kind for kind in KINDS if f"accuracy_{kind}" in entries]
+    still = masks_nothing(evaluation)
+    kinds = [k for k in KINDS if f"accuracy_{k}" in entries and not (still and k.startswith("edited"))]
     width = 0.8 / len(kinds)
     figure = Figure(figsize=(max(7, 1.9 * len(attributes)), 4.6))
     axes = figure.subplots()
@@ -87,7 +91,8 @@ def accuracies(evaluation: Evaluation) -> Figure:
         values = np.array([100 * entry.value for entry in found])
         ends = np.array([[100 * end for end in entry.interval or [entry.value] * 2] for entry in found])
         at = np.array(there) + (place - (len(kinds) - 1) / 2) * width
-        axes.bar(at, values, 0.94 * width, color=COLOURS[place], label=KINDS[kind])
+        look: Any = {"color": SHADE[kind.partition("_")[0]], "hatch": "//" if kind.endswith("_out") else ""}
+        axes.bar(at, values, 0.94 * width, label=KINDS[kind], edgecolor="white", linewidth=0, **look)
         axes.errorbar(at, values, np.abs(ends.T - values), fmt="none", ecolor="#333333", elinewidth=1)
     for n, name in enumerate(attributes):
         chance = 100 * entries[f"chance_accuracy:{name}"].value

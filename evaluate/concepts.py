@@ -21,8 +21,9 @@ class Concepts:
     """The prompts of a manifest, each the value of one attribute; `values[c]` is of attribute `attribute[c]`.
 
     `prompts` (concepts,): their positions among the texts. `truth` (images, attributes): the concept that an image
-    has, -1 where it has none of them. `captions` (n,): positions of the captions with an image; `named`
-    (n, attributes), bool: whether a caption has a value of the attribute among its words.
+    has, -1 where it has none of them. `captions` (n,): positions of the captions with an image; `said`
+    (n, concepts), bool: whether a caption has the value among its words, `named` (n, attributes): whether it has
+    one of the attribute.
     """
 
     attributes: list[str]
@@ -31,6 +32,7 @@ class Concepts:
     prompts: IntArray
     truth: IntArray
     captions: IntArray
+    said: BoolArray
     named: BoolArray
 
     @classmethod
@@ -53,15 +55,15 @@ class Concepts:
         ]
         captions = [p for p, role in enumerate(roles) if role == "caption" and inputs.text_image[p] >= 0]
         words = [set(re.findall(r"\w+", inputs.columns["text"][p])) for p in captions]
-        of_attribute = [{v for a, v in zip(attribute, values, strict=True) if a == n} for n in range(len(names))]
-        named = [[bool(said & own) for own in of_attribute] for said in words]
-        shape = (-1, len(names))
+        said = np.array([[value in own for value in values] for own in words], dtype=np.bool_)
+        said = said.reshape(-1, len(values))
         return cls(
             names,
             values,
             attribute,
             np.array(prompts, dtype=np.int64),
-            np.array(truth, dtype=np.int64).reshape(shape),
+            np.array(truth, dtype=np.int64).reshape(-1, len(names)),
             np.array(captions, dtype=np.int64),
-            np.array(named, dtype=np.bool_).reshape(shape),
+            said,
+            np.stack([said[:, attribute == n].any(axis=1) for n in range(len(names))], axis=1),
         )

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vlpipe.evaluate.answers import Evaluation
-from vlpipe.evaluate.figures import LOOK, save
+from vlpipe.evaluate.figures import LOOK, both, path_of, save
 from vlpipe.evaluate.latent_images import bare
 from vlpipe.evaluate.shown import Shown, texts_of
 
@@ -34,7 +34,7 @@ def draw(evaluations: Sequence[Evaluation], folder: Path, count: int, seed: int)
         if any(chosen):
             with mpl.rc_context({**LOOK, "axes.grid": False}):
                 figure = pictures(first, other, chosen, texts)
-                drawn.append(save(figure, folder / f"{first.task}-{first.split}-{first.run}-{other.run}.png"))
+                drawn.append(save(figure, path_of(folder, [first, other])))
     return drawn
 
 
@@ -43,19 +43,19 @@ def pick(first: Evaluation, other: Evaluation, first_right: bool, count: int, se
 
     The draw depends on the seed and these images alone.
     """
-    here, there = (
-        {query: (top, bool(right)) for query, top, right in zip(e.rows.query_ids, *_columns(e), strict=True)}
-        for e in (first, other)
+    places = both(first, other)
+    ids = first.rows.query_ids[places[0]]
+    tops, rights = (
+        [e.rows.values[name][at] for e, at in zip((first, other), places, strict=True)]
+        for name in ("top", "right")
     )
-    differ = sorted(
-        image for image in here.keys() & there.keys() if here[image][1] == first_right != there[image][1]
-    )
+    here, there = (right.astype(np.bool_) == first_right for right in rights)
+    differ = np.flatnonzero(here & ~there)
     order = np.random.default_rng(seed).permutation(len(differ))[:count]
-    return [(differ[n], [here[differ[n]], there[differ[n]]]) for n in order]
-
-
-def _columns(evaluation: Evaluation) -> tuple[list[str], list[bool]]:
-    return evaluation.rows.values["top"].tolist(), evaluation.rows.values["right"].tolist()
+    return [
+        (ids[n], [(top[n], bool(right[n])) for top, right in zip(tops, rights, strict=True)])
+        for n in differ[order]
+    ]
 
 
 def pictures(

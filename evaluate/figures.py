@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
 from vlpipe.evaluate.answers import Evaluation
+from vlpipe.evaluate.contracts import IntArray
 from vlpipe.evaluate.metrics.retrieval import T2I, per_image_sensitivity
 from vlpipe.evaluate.results import intervals_of
+from vlpipe.foundation.files import digest
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; the order keeps lightness varied.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -40,12 +43,26 @@ def draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     With more than 21 runs the first 21 are shown, which is what the colours and line styles can tell apart.
     """
     evaluations = evaluations[:MOST]
-    stem = f"{evaluations[0].task}-{evaluations[0].split}"
     with mpl.rc_context(LOOK):
         return [
-            save(recalls(evaluations), folder / f"{stem}-recall.png"),
-            save(sensitivity(evaluations), folder / f"{stem}-caption-sensitivity.png"),
+            save(recalls(evaluations), path_of(folder, evaluations, "recall")),
+            save(sensitivity(evaluations), path_of(folder, evaluations, "caption-sensitivity")),
         ]
+
+
+def path_of(folder: Path, evaluations: Sequence[Evaluation], part: str = "") -> Path:
+    """Where a figure of evaluations of one task and split lies: `TASK-SPLIT-RUN[-PART].png`.
+
+    Two runs are both named; more, or runs whose `Evaluation.apart` differ, are `N-runs-DIGITS`. What sets the
+    evaluations apart from those of the run's own manifest and default settings follows the runs.
+    """
+    first, runs = evaluations[0], [evaluation.run for evaluation in evaluations]
+    apart = [evaluation.apart for evaluation in evaluations]
+    alike = len(set(apart)) == 1
+    if len(runs) > 2 or not alike:
+        runs = [f"{len(runs)}-runs", digest([runs, apart])[:8]]
+    words = [first.task, first.split, *runs, first.apart if alike else "", part]
+    return folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', '-'.join(filter(None, words)))}.png"
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -53,6 +70,18 @@ def save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, metadata={"Software": None})  # no version: equal input, equal bytes
     return path
+
+
+def both(first: Evaluation, other: Evaluation) -> tuple[IntArray, IntArray]:
+    """Rows of the queries that two runs share, in each of them, both in the order of the queries' ids."""
+    ids = first.rows.query_ids, other.rows.query_ids
+    _, here, there = np.intersect1d(*ids, assume_unique=True, return_indices=True)
+    return here, there
+
+
+def masks_nothing(evaluation: Evaluation) -> bool:
+    """Whether a run with latents keeps them all under every text: it rebuilds images and edits none."""
+    return next(iter(evaluation.entries.values())).provenance.config.get("mask") == "none"
 
 
 def recalls(evaluations: Sequence[Evaluation]) -> Figure:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vlpipe.evaluate.answers import Evaluation
-from vlpipe.evaluate.figures import LOOK, save
+from vlpipe.evaluate.figures import LOOK, path_of, save
 from vlpipe.evaluate.shown import Shown
 
 INCH = 0.7  # a picture
@@ -20,7 +20,7 @@ INCH = 0.7  # a picture
 def draw(evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
     """One PNG file a run; returns their paths."""
     with mpl.rc_context({**LOOK, "axes.grid": False}):
-        return [save(pictures(e), folder / f"{e.task}-{e.split}-{e.run}.png") for e in evaluations]
+        return [save(pictures(e), path_of(folder, [e])) for e in evaluations]
 
 
 def pictures(evaluation: Evaluation) -> Figure:

@@ -18,19 +18,21 @@ from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 Array = npt.NDArray[Any]
 STEP = 1024  # captions at once
 NAMED, CHANCE = "named:", "chance:"
-ORIGINAL, REBUILT, EDITED, CATEGORY, ABLATED = "original", "rebuilt", "edited", "category", "ablated"
-SPLIT = (EDITED, CATEGORY)  # told apart by whether the caption names the attribute
+ORIGINAL, REBUILT, EDITED, ABLATED = "original", "rebuilt", "edited", "ablated"
+VALUE, CATEGORY = "value", "category"
+SPLIT = (EDITED, VALUE, CATEGORY)  # told apart by whether the caption names the attribute
 
 
 class Attributes:
     """Zero-shot accuracy of each attribute: the prompt of the highest cosine among the attribute's values.
 
-    Images are `original` embeddings, `rebuilt` with everything kept, `edited` by a caption, edited by its
-    `category` mask (which keeps all latents of the attributes that the caption names, so that values hand over no
-    label), or `ablated`: rebuilt without the latents of one attribute. A latent belongs to the concept nearest to
-    it (Eq. 5).
+    Images are `original` embeddings, `rebuilt` with everything kept, `edited` by a caption, edited by its `value`
+    or `category` mask, or `ablated`: rebuilt without the latents of one attribute. A latent belongs to the concept
+    nearest to it (Eq. 5). The value mask keeps the latents of the values that the caption names (Eq. 7). These
+    hand over the label, so that it is no measure of editing by itself; beside it stands the category mask, which
+    keeps all latents of the attributes that the caption names and hands over none.
 
-    Numbers (shares): `accuracy_KIND:ATTRIBUTE`, and their means over attributes `accuracy_KIND`; edited and
+    Numbers (shares): `accuracy_KIND:ATTRIBUTE`, and their means over attributes `accuracy_KIND`; edited, value and
     category as `_in` and `_out`, where the caption names the attribute or not; `chance_accuracy:ATTRIBUTE`;
     `cosine_original` and `cosine_edited` of an image and its caption. A head that does not edit has `original`
     only.
@@ -81,19 +83,20 @@ class Attributes:
         whole = edits.all_kept(images)
         yield REBUILT, edits.edited(images, whole)
         yield EDITED, edits.edited(images, edits.keep(concepts.captions[part]))
-        latents = self._latents(edits, concepts)
-        if latents is not None:
+        nearest = self._nearest(edits, concepts)
+        if nearest is not None:
+            latents = concepts.attribute[nearest]
+            yield VALUE, edits.edited(images, torch.from_numpy(concepts.said[part][:, nearest]).double())
             yield CATEGORY, edits.edited(images, torch.from_numpy(concepts.named[part][:, latents]).double())
             if self.ablate is not None:
                 kept = torch.from_numpy(latents != concepts.attributes.index(self.ablate))
                 yield ABLATED, edits.edited(images, whole * kept)
 
-    def _latents(self, edits: Edits, concepts: Concepts) -> IntArray | None:
-        """The attribute of each latent's concept, (latents,); raises `UnknownNameError` for one to ablate."""
+    def _nearest(self, edits: Edits, concepts: Concepts) -> IntArray | None:
+        """Each latent's concept, (latents,); raises `UnknownNameError` for an attribute to ablate."""
         if self.ablate is not None and self.ablate not in concepts.attributes:
             raise UnknownNameError("attribute", self.ablate, concepts.attributes)
-        nearest = edits.nearest(concepts.prompts)
-        return None if nearest is None else concepts.attribute[nearest]
+        return edits.nearest(concepts.prompts)
 
     def summarise(self, rows: Rows) -> dict[str, float]:
         """All numbers that the rows define."""

@@ -14,7 +14,9 @@ BEFORE, AFTER = "original", "edited"
 class PairCosines:
     """Mean cosine of an image and its caption: `cosine_original`, and `cosine_edited` where the head edits.
 
-    It says how images lie and not how well they are found: no retrieval follows from it.
+    Captions are as the head makes them both times: where a run learned its texts, `cosine_original` is not the
+    frozen model's, which an `identity` run has. It says how images lie and not how well they are found: no
+    retrieval follows from it.
     """
 
     def rows(self, inputs: Inputs) -> Rows:

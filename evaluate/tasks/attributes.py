@@ -21,7 +21,7 @@ class Attributes(Task):
 
         ablate: str | None = None
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     roles: ClassVar[tuple[str, ...]] = ("caption", "prompt")
     columns: ClassVar[tuple[str, ...]] = ("text", "attributes")
     image_columns: ClassVar[tuple[str, ...]] = ("attributes",)
@@ -31,6 +31,8 @@ class Attributes(Task):
         "accuracy_rebuilt": "rebuilt",
         "accuracy_edited_in": "edited, in caption",
         "accuracy_edited_out": "edited, not in caption",
+        "accuracy_value_in": "value mask, in caption",
+        "accuracy_value_out": "value mask, not in caption",
         "accuracy_category_in": "category mask, in caption",
         "accuracy_category_out": "category mask, not in caption",
         "accuracy_ablated": "ablated",
@@ -47,12 +49,12 @@ class Attributes(Task):
         return made
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """That a mask which sees the caption's values may hand over the label."""
+        """That a mask which sees the caption's values hands over the label."""
         if "accuracy_edited_in" not in numbers:
             return []
         return [
-            "a mask that reads the caption's values is handed the label by them: its in-caption accuracy says "
-            "little of what the image shows; the category mask's does"
+            "a mask that reads the caption's values, as the value mask does, is handed the label by them: its "
+            "in-caption accuracy says little of what the image shows; the category mask's does"
         ]
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:

@@ -37,7 +37,7 @@ class PairCosines(Task):
         Retrieval(Retrieval.Config()).check(inputs)
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
-        """A histogram a run, before and after."""
+        """A histogram a run, before and after; and the first run against each other one that edits."""
         from vlpipe.evaluate.histograms import draw
 
         return draw(evaluations, folder)

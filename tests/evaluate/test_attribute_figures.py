@@ -30,7 +30,7 @@ def activations() -> Rows:
 
 
 def evaluated(**parts: Any) -> Any:
-    return SimpleNamespace(task="task", split="test", run="run", **parts)
+    return SimpleNamespace(task="task", split="test", run="run", apart="", **parts)
 
 
 def test_each_latent_has_a_bar_a_value_and_each_attribute_a_file(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_one_value_alone_is_one_panel() -> None:
 @pytest.fixture
 def entries() -> dict[str, Any]:
     """Of hue everything, of size no caption names it: no `_in`."""
-    made = SimpleNamespace(options={"ablate": "hue"})
+    made = SimpleNamespace(options={"ablate": "hue"}, config={})
     shares = {"original:hue": 0.9, "original:size": 0.8, "edited_in:hue": 0.95, "edited_out:size": 0.5}
     shares |= {"ablated:hue": 0.3, "ablated:size": 0.79, "original": 0.85, "edited_in": 0.95, "edited_out": 0.5}
     shares |= {"ablated": 0.545}
@@ -84,3 +84,20 @@ def test_accuracies_stand_where_their_attribute_does(entries: dict[str, Any], tm
     assert legend == ["chance", "original", "edited, in caption", "edited, not in caption", "ablated"]
     (path,) = attribute_figures.draw_accuracies([evaluated(entries=entries)], tmp_path)
     assert path.name == "task-test-run.png"
+
+
+def test_a_run_whose_mask_keeps_all_has_no_edited_bars(entries: dict[str, Any]) -> None:
+    """All nine kinds fit, in and out of a caption told apart by a hatch."""
+    for kind in ("value_in", "value_out", "category_in", "category_out", "rebuilt"):
+        entries |= {f"accuracy_{kind}{end}": entries["accuracy_original:hue"] for end in ("", ":hue")}
+    every = attribute_figures.accuracies(evaluated(entries=entries))
+    assert every.legends[0].get_texts()[3].get_text() == "edited, in caption"
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in every.axes[0].patches}) == 9
+    for entry in entries.values():
+        entry.provenance.config["mask"] = "none"
+    figure = attribute_figures.accuracies(evaluated(entries=entries))
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [
+        "chance", "original", "rebuilt", "value mask, in caption", "value mask, not in caption",
+        "category mask, in caption", "category mask, not in caption", "ablated",
+    ]  # fmt: skip

@@ -100,6 +100,7 @@ def test_concepts_are_read_from_the_manifests_columns() -> None:
     assert found.attributes == ["hue", "size"]
     assert found.truth.tolist() == [[0, 2], [1, 2], [1, 3], [0, 3]]
     assert found.named.tolist() == [[True, False], [True, True], [False, True], [True, True]]
+    assert found.said.astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 0, 0, 1]]
     assert found.prompts.tolist() == [4, 5, 6, 7]
     bare = world()
     with pytest.raises(VlpipeError, match="prompts=true"):
@@ -129,7 +130,58 @@ def test_a_mask_that_hands_over_the_label_is_told_from_one_that_does_not() -> No
     found = numbers(Attributes(), world(Axes(), grey))
     assert found["accuracy_original:hue"] == 0.5
     assert found["accuracy_edited_in:hue"] == 1.0  # the mask kept the value's own axis alone
+    assert found["accuracy_value_in:hue"] == 1.0
     assert found["accuracy_category_in:hue"] == pytest.approx(2 / 3)  # red, blue and red: all called red
+
+
+class Learned(Axes):
+    """Six latents in directions of their own; a text's mask keeps everything."""
+
+    latents = 6
+
+    def __init__(self, directions: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.rows, self.bias = directions, bias
+
+    def keep(self, texts: Batch) -> Tensor:
+        return torch.ones(len(texts.x["text"]), 6, dtype=torch.float64)
+
+    def edited(self, images: Batch, keep: Tensor) -> Tensor:
+        return (self.activations(images) * keep) @ self.rows + self.bias
+
+    def activations(self, images: Batch) -> Tensor:
+        return (images.x["image"] @ self.rows.T).relu()
+
+    def directions(self) -> Tensor:
+        return self.rows
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_latent_stays_if_its_nearest_concept_is_told(seed: int) -> None:
+    """By loops: the value mask keeps a latent whose value is in the caption, the category mask its attribute."""
+    rng = np.random.default_rng(seed)
+    rows, bias, x = rng.normal(size=(6, 4)), 0.1 * rng.normal(size=4), rng.normal(size=(4, 4))
+    head = Learned(torch.from_numpy(rows), torch.from_numpy(bias))
+    found = numbers(Attributes(), world(head, torch.from_numpy(x)))
+    stands = [max(range(4), key=lambda c: row[c] / np.linalg.norm(row)) for row in rows]  # a value is an axis
+    hits: dict[str, list[bool]] = {}
+    for image, caption in enumerate(CAPTIONS):
+        said = [value in caption.split("-") for _, value in VALUES]
+        for kind in ("value", "category"):
+            edited = bias.copy()
+            for latent, c in enumerate(stands):
+                kept = said[c] if kind == "value" else said[c - c % 2] or said[c - c % 2 + 1]
+                edited = edited + kept * max(0.0, float(x[image] @ rows[latent])) * rows[latent]
+            for a, attribute in enumerate(("hue", "size")):
+                best = max((2 * a, 2 * a + 1), key=lambda c: edited[c])
+                end = "in" if said[2 * a] or said[2 * a + 1] else "out"
+                name = f"accuracy_{kind}_{end}:{attribute}"
+                hits.setdefault(name, []).append(VALUES[best][1] == IMAGES[image][a])
+    assert {name for name in found if name.startswith(("accuracy_value_", "accuracy_cat")) and ":" in name} == set(
+        hits
+    )
+    for name, those in hits.items():
+        assert found[name] == pytest.approx(np.mean(those)), name
 
 
 def test_a_head_that_does_not_edit_has_its_originals_only() -> None:

@@ -51,7 +51,7 @@ def test_evaluate_then_results(place: Maker) -> None:
     assert run in done.stdout
     assert "I→T R@1" in done.stdout
     figures = sorted(path.name for path in (made.runs / "figures").iterdir())
-    assert figures == ["retrieval-test-caption-sensitivity.png", "retrieval-test-recall.png"]
+    assert figures == [f"retrieval-test-{run}-{part}.png" for part in ("caption-sensitivity", "recall")]
     again = json.loads(call(commands.evaluate, "--all", "--runs", made.runs, "--json").stdout)
     assert [e["reused"] for e in again["evaluations"]] == [True]
     assert again["evaluations"][0]["metrics"]["i2t_recall@1"].keys() == {"value", "interval", "rows"}

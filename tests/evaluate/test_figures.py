@@ -15,7 +15,7 @@ from vlpipe.evaluate.results import Entry, Provenance
 from vlpipe.evaluate.tasks.retrieval import Retrieval as Task
 
 
-def evaluation(run: str, seed: int = 0, each: int = 3) -> Evaluation:
+def evaluation(run: str, seed: int = 0, each: int = 3, apart: str = "") -> Evaluation:
     draw = np.random.default_rng(seed)
     image = np.concatenate([np.arange(20), np.repeat(np.arange(20), each)])
     rank = draw.integers(1, 21, len(image))
@@ -41,7 +41,7 @@ def evaluation(run: str, seed: int = 0, each: int = 3) -> Evaluation:
         for name, value in Retrieval().summarise(rows).items()
     }
     told = run, "retrieval", "test"
-    return Evaluation(*told, entries, rows, Path("rows"), False, [], Task(Task.Config()), Path("manifest"))
+    return Evaluation(*told, entries, rows, Path("rows"), False, [], Task(Task.Config()), Path("manifest"), apart)
 
 
 def test_bars_are_the_entries_and_errors_the_intervals() -> None:
@@ -75,10 +75,24 @@ def test_curves_end_at_all_images_and_dots_are_means() -> None:
 def test_files_are_pictures_and_repeat_to_the_byte(tmp_path: Path, runs: int, each: int) -> None:
     many = [evaluation(f"run-{n}", n, each) for n in range(runs)]
     first = figures.draw(many, tmp_path / "a")
-    assert [path.name for path in first] == ["retrieval-test-recall.png", "retrieval-test-caption-sensitivity.png"]
+    assert [path.name.split("-")[-1] for path in first] == ["recall.png", "sensitivity.png"]
     if runs > 2:
         return
     for path, again in zip(first, figures.draw(many, tmp_path / "b"), strict=True):
         assert path.read_bytes() == again.read_bytes()
         with Image.open(path) as picture:
             assert picture.size == (1500, 660)
+
+
+def test_names_of_figures_tell_runs_manifests_and_settings_apart() -> None:
+    a, b, c = (evaluation(run) for run in "abc")
+    coco = [evaluation(run, apart="coco-12345678") for run in "abc"]
+    cases = [[a], [b], [a, b], [b, a], [a, b, c], [a, c, b], [coco[0]], coco[:2], [a, coco[1]], [coco[0], b], coco]
+    names = [figures.path_of(Path("f"), case).name for case in cases]
+    assert names[:4] == [f"retrieval-test-{runs}.png" for runs in ("a", "b", "a-b", "b-a")]
+    assert names[6:8] == ["retrieval-test-a-coco-12345678.png", "retrieval-test-a-b-coco-12345678.png"]
+    assert names[4].startswith("retrieval-test-3-runs-")
+    assert len(set(names)) == len(names)
+    assert figures.path_of(Path("f"), [a], "no/name ü") == Path("f") / "retrieval-test-a-no-name-.png"
+    many = [evaluation(f"{n}", apart=f"{n}") for n in range(100)]
+    assert len(figures.path_of(Path("f"), many, "recall").name) < 60

@@ -129,7 +129,9 @@ def test_rows_are_latents_and_pictures_the_strongest_images(made: Place, monkeyp
     drawn: list[Figure] = []
     monkeypatch.setattr(latent_images, "save", lambda figure, path: drawn.append(figure) or path)
     (path,) = latent_images.draw([done], Path("figures"))
-    assert path == Path("figures") / f"latents-test-{sae}.png"
+    assert path == Path("figures") / f"latents-test-{sae}-{done.apart}.png"
+    (plain,) = latent_images.draw([evaluate(made.runs, sae, "latents")], Path("figures"))
+    assert plain == Path("figures") / f"latents-test-{sae}.png"
     cells = drawn[0].axes
     assert len(cells) == 6
     assert [cell.get_ylabel() for cell in cells] == [str(strong[0]), "", "", str(strong[1]), "", ""]
