@@ -14,6 +14,7 @@ from vlpipe.evaluate.concepts import UNKNOWN, Concepts
 from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
 from vlpipe.evaluate.edits import Edits
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
+from vlpipe.heads.ranks import TIE_EPS
 
 Array = npt.NDArray[Any]
 STEP = 1024  # captions at once
@@ -136,16 +137,18 @@ class Attributes:
 def hits_of(rows: Tensor, prompts: Tensor, concepts: Concepts, images: IntArray) -> Array:
     """Whether each attribute's best prompt is the image's, (n, attributes), from unit rows (n, d) and prompts.
 
-    1 for a hit, 0 for none, -1 where the image has no value of the attribute; of equal cosines the first counts.
+    1 for a hit, 0 for none, -1 where the image has no value of the attribute. A tie with another value is no hit.
     """
     cosines = (rows @ prompts.T).numpy()
     if not np.isfinite(cosines).all():
         raise VlpipeError("an edited embedding is not finite; look at the head's training log")
+    tie = TIE_EPS * np.finfo(cosines.dtype).eps * np.abs(cosines).max(axis=1, initial=0)
     truth = concepts.truth[images]
     found = np.full(truth.shape, UNKNOWN, dtype=np.int8)
     for n in range(len(concepts.attributes)):
-        own = np.flatnonzero(concepts.attribute == n)
-        best = own[cosines[:, own].argmax(axis=1)]
         known = truth[:, n] != UNKNOWN
-        found[known, n] = best[known] == truth[known, n]
+        own, others = cosines[known, truth[known, n]], cosines[known].copy()
+        others[:, concepts.attribute != n] = -np.inf
+        others[np.arange(len(own)), truth[known, n]] = -np.inf
+        found[known, n] = own > others.max(axis=1, initial=-np.inf) + tie[known]
     return found
