@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+if TYPE_CHECKING:
+    from vlpipe.backbones.settings import LoopConfig
 
-@click.command("train-backbone")
+
+class Checked(click.Command):
+    """Its settings are checked where its words are parsed, so that a recipe can know before any work."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; raises `VlpipeError` of a kind for settings that are wrong or do not go together."""
+        from vlpipe.backbones.train import settled
+
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            given = ctx.params
+            settled(given["objective"], given["spec"], _config(given["config_path"], given["sets"]))
+        return rest
+
+
+def _config(path: str | None, sets: tuple[str, ...]) -> LoopConfig:
+    """The loop's settings: the file, then --set."""
+    from pathlib import Path
+
+    from vlpipe.backbones.settings import LoopConfig
+    from vlpipe.foundation.config import parse_sets, read_toml, resolve
+
+    return resolve(LoopConfig, *([read_toml(Path(path))] if path else []), parse_sets(sets))
+
+
+@click.command("train-backbone", cls=Checked)
 @click.argument("objective")
 @click.option("--manifest", "manifest_path", required=True, metavar="DIR", help="Manifest to train on.")
 @click.option(
@@ -38,21 +67,16 @@ def train_backbone(
     """Train whole towers with OBJECTIVE on a manifest's images and captions.
 
     With tevi the text tower alone learns, beside cached images; its texts are then extracted, and the same command
-    again makes the run of the mask.
+    again makes the run of the mask. `vlpipe list objectives OBJECTIVE` tells its settings and the training's.
     """
     import json
     from pathlib import Path
 
     from vlpipe.backbones.live import Places
-    from vlpipe.backbones.settings import LoopConfig
     from vlpipe.backbones.train import train
-    from vlpipe.foundation.config import parse_sets, read_toml, resolve
 
-    layers = [read_toml(Path(config_path))] if config_path else []
-    config = resolve(LoopConfig, *layers, parse_sets(sets))
-    result = train(
-        objective, Path(manifest_path), spec, Path(out), config, Places(sources, Path(cache), Path(runs))
-    )
+    config, places = _config(config_path, sets), Places(sources, Path(cache), Path(runs))
+    result = train(objective, Path(manifest_path), spec, Path(out), config, places)
     if as_json:
         click.echo(json.dumps(result))
         return

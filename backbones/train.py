@@ -20,10 +20,10 @@ from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.state import STATE, WEIGHTS
 from vlpipe.extract.contracts import Encoder, Savable
 from vlpipe.extract.load import encoder_class, load_encoder
-from vlpipe.foundation.config import resolve
+from vlpipe.foundation.config import Config, resolve
 from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.files import digest, write_atomic
-from vlpipe.heads.contracts import Source
+from vlpipe.heads.contracts import Source, load_head
 from vlpipe.heads.opening import Opener
 from vlpipe.heads.sources import parse_source
 from vlpipe.manifests.manifest import Manifest
@@ -93,23 +93,36 @@ def _pairs(manifest: Manifest, parts: Parts, split: str) -> Pairs | None:
 
 
 def _parts(objective: str, manifest: Path, spec: str, config: LoopConfig, places: Places) -> Parts:
-    family = OBJECTIVES.load(objective)
-    settings = resolve(family.Config, config.objective)
+    family, settings = settled(objective, spec, config)
     text = parse_source(spec)
     encoder = load_encoder(text.output.partition("#")[0], config.encoder)
     if not hasattr(family, "named"):
         return _of_pictures(objective, family(settings), encoder, text, places)
+    live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config.seed)
+    return Parts(encoder, live.towers, live.learner, live)
+
+
+def settled(objective: str, spec: str, config: LoopConfig) -> tuple[Any, Config]:
+    """An objective's class and settings; raises, before anything is read, `UnknownNameError`, `UsageError` for
+    settings of it, of its head or of the encoder that are wrong or do not go together.
+    """
+    family = OBJECTIVES.load(objective)
+    settings = resolve(family.Config, config.objective)
+    resolve(encoder_class(parse_source(spec).output.partition("#")[0])[0].Config, config.encoder)
+    if not hasattr(family, "named"):
+        return family, settings
+    kind, given = family.named(settings)
+    resolve(load_head(kind).Config, given)
     if config.text_warmup_steps:
         raise UsageError(
             f"text_warmup_steps = {config.text_warmup_steps}: '{objective}' starts from trained texts"
         )
-    live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config.seed)
     if config.text_lr is None:  # at `lr`, which suits what starts from nothing, a trained tower forgets
         raise UsageError(
             f"text_lr: '{objective}' needs the rate of the text tower, well below lr = {config.lr:g}; TEVI sweeps "
             "1e-4, 1e-5 and 1e-6: --set text_lr=1e-5"
         )
-    return Parts(encoder, live.towers, live.learner, live)
+    return family, settings
 
 
 def _of_pictures(objective: str, learner: Any, encoder: Encoder, text: Source, places: Places) -> Parts:

@@ -1,11 +1,12 @@
 """Before any work: whether data and models are there, and names and settings of every command are right.
 
-Settings of train-backbone are left to it: that stage stands above this one.
+A command that stands above this stage, train-backbone, checks its own settings as it parses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,42 @@ from vlpipe.foundation.errors import UnknownNameError, UsageError, VlpipeError
 Params = Mapping[str, Any]
 Parsed = tuple[str, Params]  # a command's name and its parameters
 Parse = Callable[[Sequence[str]], Parsed]  # from its words
+TRAINED = ".encoder>"
 
 
 def planned(recipe: Recipe) -> list[list[list[str]]]:
-    """By step, its different command lines; `<sae>` stands for a run that is not made yet.
+    """By step, its different command lines; `<sae>` stands for a run that is not made yet, `hf:<live.encoder>` for
+    an encoder that is not trained yet.
 
-    Raises `UsageError` for a step that refers to one which comes later, or to itself.
+    Raises `UsageError` for a step that refers to one which comes later, or to itself, `UnknownNameError` for a
+    run or an encoder that a step does not make.
     """
     steps: dict[int, dict[tuple[str, ...], None]] = {id(step): {} for step in recipe.steps}
-    made: set[str | None] = set()
+    made: dict[str, dict[str, str]] = {}  # by step
 
     def promised(name: str, axes: Axes) -> list[str]:
-        if name not in made:
-            raise UsageError(f"'{{{name}}}' is used before step '{name}' has run; expected that step further up")
-        return [f"<{name}>"]
+        step = name.partition(".")[0]
+        if step not in made:
+            raise UsageError(f"'{{{name}}}' is used before step '{step}' has run; expected that step further up")
+        if name not in made[step]:
+            raise UnknownNameError(f"run or encoder of step '{step}'", name, made[step])
+        return [made[step][name]]
 
     for command in commands(recipe):
-        steps[id(command.step)][tuple(filled(command, recipe, promised))] = None
-        made.add(command.step.name)
+        words = filled(command, recipe, promised)
+        steps[id(command.step)][tuple(words)] = None
+        if command.step.name:
+            made[command.step.name] = _promises(command.step.name, words)
     return [[list(words) for words in lines] for lines in steps.values()]
+
+
+def _promises(step: str, words: Sequence[str]) -> dict[str, str]:
+    """What a command line makes that others can name; of train-backbone a run only on cached images (--source)."""
+    line, command = " ".join(words), words[0] if words else ""
+    cached = command == "train-backbone" and "--source" in line
+    run = {step: f"<{step}>"} if command == "train-head" or cached else {}
+    family = re.search(r"--encoder[ =](\w+\.[\w.]+:\w+|\w+)", line) if command == "train-backbone" else None
+    return run | ({f"{step}.encoder": f"{family[1]}:<{step}{TRAINED}"} if family else {})
 
 
 def check(recipe: Recipe, parse: Parse) -> None:
@@ -44,8 +62,18 @@ def check(recipe: Recipe, parse: Parse) -> None:
     steps = check_commands(recipe, parse)
     check_tables(recipe, steps)
     check_means(recipe)
-    specs = [spec for lines in steps for name, params in lines if name == "extract" for spec in params["encoders"]]
-    check_models(dict.fromkeys(specs), str(recipe.settings[FOLDER]))
+    check_models(dict.fromkeys(_encoders(steps)), str(recipe.settings[FOLDER]))
+
+
+def _encoders(steps: Sequence[Sequence[Parsed]]) -> Iterator[str]:
+    """Specs of what is to encode or to learn."""
+    from vlpipe.heads.sources import parse_source
+
+    for name, params in (line for lines in steps for line in lines):
+        if name == "extract":
+            yield from params["encoders"]
+        elif name == "train-backbone":
+            yield parse_source(params["spec"]).output.partition("#")[0]
 
 
 def check_needs(recipe: Recipe) -> None:
@@ -135,12 +163,12 @@ def _checked(name: str, params: Params) -> Parsed:
 def check_models(specs: Iterable[str], made: str) -> None:
     """Raise `VlpipeError` for a model's folder or file that is not there, or that the hub does not give.
 
-    What lies in the folder `made` the recipe makes itself.
+    What lies in the folder `made` the recipe makes itself, and what a step trains.
     """
     from vlpipe.extract.contracts import Spec
     from vlpipe.extract.hub import why_not_there
 
-    for spec in specs:
+    for spec in (spec for spec in specs if not spec.endswith(TRAINED)):
         parsed = Spec.parse(spec)
         model, _, checkpoint = parsed.model.partition("@")
         local = [model] if model.startswith(("/", "./", "../", "~")) or model.count("/") > 1 else []

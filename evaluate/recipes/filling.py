@@ -3,7 +3,8 @@
 `{folder}` is a setting. In a step over the list `pair`, `{pair}` is one entry of it and `{pair.text}` a field of
 the entry; elsewhere it is the whole list. `{seed,}` joins a list by commas, as --seeds and --sweep want it; a word
 with `{layer.output*}` is repeated for every entry. `{sae}` is the run of the step of that name, for the same
-entries of the axes that both steps have; `{jam*}` repeats the word for each of its runs.
+entries of the axes that both steps have; `{jam*}` repeats the word for each of its runs. `{live.encoder}` is the
+spec of the encoder that a train-backbone step trained.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vlpipe.foundation.errors import UnknownNameError, UsageError
 
 PLACE = re.compile(r"\{([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?([,*]?)\}")
 Axes = Mapping[str, Any]  # one entry of each axis
-RunsOf = Callable[[str, Axes], Sequence[str]]  # ids of the runs of a named step, for some entries
+RunsOf = Callable[[str, Axes], Sequence[str]]  # what a named step made, `sae` or `live.encoder`, for some entries
 
 
 @dataclass(frozen=True)
@@ -111,18 +112,21 @@ class _Filling:
 
     def _listed(self, place: re.Match[str]) -> list[Any]:
         if place[1] in self.steps:
-            return list(self.runs(place[1], self.axes))
+            return self._made(place)
         found = self._found(place)
         return found if isinstance(found, list) else [found]
+
+    def _made(self, place: re.Match[str]) -> list[str]:
+        return list(self.runs(f"{place[1]}.{place[2]}" if place[2] else place[1], self.axes))
 
     def _found(self, place: re.Match[str]) -> Any:
         name, field, _ = place.groups()
         if name in self.steps:
-            found = self.runs(name, self.axes)
+            found = self._made(place)
             if len(found) != 1:
                 raise UsageError(
-                    f"'{place[0]}' is {len(found)} runs; expected one: put in `over` what they differ in, or "
-                    f"write '{{{name}*}}' for all"
+                    f"'{place[0]}' is {len(found)} {'encoders' if field else 'runs'}; expected one: put in `over` "
+                    f"what they differ in, or write '{place[0][:-1]}*}}' for all"
                 )
             return found[0]
         known = {**self.settings, **self.axes}

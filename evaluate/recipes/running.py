@@ -35,27 +35,30 @@ class Found:
 class Made:
     """What named steps made so far."""
 
-    runs: list[tuple[str, Keys, str]] = field(default_factory=list)  # step, entries, id
+    # `step`, entries, a run's id; or `step.encoder`, entries, its spec
+    runs: list[tuple[str, Keys, str]] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
 
     def runs_of(self, step: str, axes: Axes) -> list[str]:
-        """Ids of a step's runs whose entries agree with these."""
+        """Ids of a step's runs, or of `step.encoder` the specs, whose entries agree with these."""
         asked = {name: key_of(entry) for name, entry in axes.items()}
         ids = dict.fromkeys(run for name, keys, run in self.runs if name == step and agree(keys, asked))
         if not ids:
             raise UsageError(
-                f"step '{step}' made no run for {asked or 'anything'}; expected it earlier in the recipe"
+                f"step '{step}' made nothing for {asked or 'anything'}; expected it earlier in the recipe"
             )
         return list(ids)
 
     def add(self, command: Command, told: str) -> None:
         """Read what a named step said as JSON."""
         name = command.step.name or ""
-        for record in (json.loads(line) for line in told.splitlines() if line.startswith("{")):
+        for record in _records(told):
             if "evaluations" in record:
                 self.found += [self._evaluation(name, command.keys, one) for one in record["evaluations"]]
-            elif "run" in record:
-                varied = {key: key_of(value) for key, value in record["varied"].items()}
+            if "encoder" in record:
+                self.runs.append((f"{name}.encoder", command.keys, record["encoder"]))
+            if "run" in record:
+                varied = {key: key_of(value) for key, value in record.get("varied", {}).items()}
                 self.runs.append((name, command.keys | varied, record["run"]))
 
     def _evaluation(self, step: str, keys: Keys, told: Mapping[str, Any]) -> Found:
@@ -73,7 +76,8 @@ def agree(one: Keys, other: Keys) -> bool:
 def run(recipe: Recipe, call: Call, say: Say) -> Made:
     """Run every command, each different one once; raises what a command raises.
 
-    What is done already the commands themselves leave as it is. Their own output goes to stderr.
+    What is done already the commands themselves leave as it is. Where a named one says what has to come next
+    (`then`), that is run, and the command again. Their own output goes to stderr.
     """
     made = Made()
     done: dict[str, str] = {}
@@ -82,16 +86,25 @@ def run(recipe: Recipe, call: Call, say: Say) -> Made:
         words += ["--json"] if command.step.name else []
         line = shlex.join(words)
         if line not in done:
-            say(f"$ vlpipe {line}")
-            done[line] = _called(call, words, keep=command.step.name is not None)
+            told = _told(call, words, say, keep=command.step.name is not None)
+            if then := next((record["then"] for record in _records(told) if "then" in record), None):
+                _told(call, shlex.split(then)[1:], say, keep=False)
+                told = _told(call, words, say, keep=True)
+            done[line] = told
         if command.step.name:
             made.add(command, done[line])
     return made
 
 
-def _called(call: Call, words: Sequence[str], *, keep: bool) -> str:
+def _told(call: Call, words: Sequence[str], say: Say, *, keep: bool) -> str:
     """What a command wrote to stdout, where it is kept; else it is passed on."""
+    say(f"$ vlpipe {shlex.join(words)}")
     told = io.StringIO()
     with redirect_stdout(told if keep else sys.stderr):
         call(words)
     return told.getvalue()
+
+
+def _records(told: str) -> list[dict[str, Any]]:
+    """The lines that are JSON objects."""
+    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]

@@ -65,8 +65,9 @@ def test_encoders_that_cannot_learn(world: World, tmp_path: Path, monkeypatch: p
 
 
 def test_images_that_are_not_there(world: World, tmp_path: Path) -> None:
+    nowhere, config = Places((), world.cache, world.runs), LoopConfig(text_lr=1e-5)
     with pytest.raises(UsageError, match=r"--source image=SPEC#OUTPUT\[::RUN\]"):
-        train("tevi", world.manifest, SPEC, tmp_path, LoopConfig(), Places((), world.cache, world.runs))
+        train("tevi", world.manifest, SPEC, tmp_path, config, nowhere)
     with pytest.raises(UsageError, match="stands on a finished run"):
         world.live(tmp_path, source=f"image={SPEC}#pooled")
     with pytest.raises(NotCachedError, match="vlpipe extract"):

@@ -9,14 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from vlpipe import pipeline
-from vlpipe.backbones.contracts import SHELF as OBJECTIVES
-from vlpipe.backbones.settings import LoopConfig
 from vlpipe.evaluate.contracts import TASKS
 from vlpipe.evaluate.recipes.checking import check_commands, check_means, check_tables, planned
 from vlpipe.evaluate.recipes.commands import parsed
 from vlpipe.evaluate.recipes.filling import key_of
 from vlpipe.evaluate.recipes.recipe import NONE, Recipe, load, names
-from vlpipe.foundation.config import parse_sets, resolve
 
 SCATTERED = 100  # lines
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
@@ -37,16 +34,6 @@ def test_every_command_parses_and_its_settings_are_known(recipe: Recipe) -> None
     steps = check_commands(recipe, lambda words: parsed(pipeline.cli, words))
     check_tables(recipe, steps)
     check_means(recipe)
-
-
-def test_every_backbone_step_has_settings_of_its_loop(recipe: Recipe) -> None:
-    for lines in planned(recipe):
-        for words in lines:
-            command, params = parsed(pipeline.cli, words)
-            if command == "train-backbone":
-                config = resolve(LoopConfig, parse_sets(params["sets"]))
-                family = OBJECTIVES.load(params["objective"])
-                resolve(family.Config, config.objective)
 
 
 def test_every_number_is_of_a_named_evaluation_and_known_to_its_task(recipe: Recipe) -> None:

@@ -74,7 +74,7 @@ def test_a_run_is_that_of_the_same_entries() -> None:
     assert words == ["eval", "--run=sae-1", "--run=sae-2"]
     with pytest.raises(UsageError, match="is 2 runs; expected one"):
         lines(steps[0] | {"over": []}, {"run": "eval --run={sae}"}, made=made)
-    with pytest.raises(UsageError, match="made no run"):
+    with pytest.raises(UsageError, match="made nothing"):
         lines(*steps)
 
 
