@@ -198,7 +198,7 @@ def notes_of(inputs: Inputs) -> list[str]:
         notes.append(f"{images} images without a text and {texts} texts without an image are candidates only")
     zeros = [f"{number} of role '{role}'" for role, number in inputs.zeros().items() if number]
     if zeros:
-        notes.append(f"zero vectors, whose cosine with anything is 0: {', '.join(zeros)}")
+        notes.append(f"zero vectors: {', '.join(zeros)}")
     return notes
 
 

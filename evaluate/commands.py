@@ -95,7 +95,8 @@ def evaluate(
         raise _all_in_one(list(failed.values()), len(done))
     if not done:
         raise VlpipeError(
-            f"no finished run in '{runs}' reads both images and texts; train one with vlpipe train-head"
+            f"no finished run in '{runs}' has anything to score, as told above; train one that has, with vlpipe "
+            "train-head"
         )
 
 
@@ -146,8 +147,9 @@ def _evaluated(
     skip_one_sided: bool,
     **said: Any,
 ) -> tuple[list[Evaluation], list[str]]:
-    """Evaluations, and runs without one side; fills `failed`, but raises where one alone is asked for."""
-    from vlpipe.evaluate.run import OneSidedError, evaluate
+    """Evaluations, and runs that had nothing to score; fills `failed`, but raises where one alone is asked for."""
+    from vlpipe.evaluate.contracts import NothingToScoreError
+    from vlpipe.evaluate.run import evaluate
 
     done: list[Evaluation] = []
     skipped: dict[str, None] = {}
@@ -156,7 +158,7 @@ def _evaluated(
             done.append(evaluate(runs, run_id, task, options=asked[task], **said))
             _tell(done[-1])
         except VlpipeError as error:
-            if skip_one_sided and isinstance(error, OneSidedError):
+            if skip_one_sided and isinstance(error, NothingToScoreError):
                 skipped[run_id] = None
                 click.echo(f"skipped: {error}", err=True)
             elif len(chosen) == len(asked) == 1 and not failed:
@@ -183,9 +185,19 @@ def _show(done: Sequence[Evaluation], drawn: Sequence[Path], full: bool) -> None
     from vlpipe.evaluate.tables import print_table
 
     for made in _by_task(done):
-        print_table(by_run([entry for evaluation in made for entry in evaluation.entries.values()]), full)
+        lines = by_run([entry for evaluation in made for entry in evaluation.entries.values()])
+        print_table(lines, full, _titles(made))
     for path in drawn:
         click.echo(f"figure: {path}", err=True)
+
+
+def _titles(made: Sequence[Evaluation]) -> dict[str, str]:
+    """What the rows call their numbers; where runs have several names for one, all of them."""
+    found: dict[str, dict[str, None]] = {}
+    for evaluation in made:
+        for metric, title in evaluation.made_by.titles(evaluation.rows).items():
+            found.setdefault(metric, {})[title] = None
+    return {metric: " / ".join(titles) for metric, titles in found.items()}
 
 
 def _chosen(runs: Path, run_ids: Sequence[str], every: bool) -> tuple[list[str], Failures]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlpipe.foundation.config import Config
-from vlpipe.foundation.errors import VlpipeError
+from vlpipe.foundation.errors import UsageError, VlpipeError
 from vlpipe.foundation.shelf import Shelf
 
 IntArray = npt.NDArray[np.int64]
@@ -31,6 +31,12 @@ if TYPE_CHECKING:  # tables and figures read the ledger without loading torch
 
 METRICS = Shelf("vlpipe.evaluate.metrics", "metric")
 TASKS = Shelf("vlpipe.evaluate.tasks", "task")
+
+
+class NothingToScoreError(UsageError):
+    """A run that has nothing to score: its head reads images alone, or texts alone, or learns no score, or lacks
+    the edits or latents that the task looks at.
+    """
 
 
 def no_pairs(images: IntArray, texts: IntArray) -> Tensor:
@@ -76,7 +82,7 @@ class Inputs:
     `edits` are what the head does to images by texts; None for a head that does not edit.
     `codes` are the latents of its autoencoder; None for a head without one.
     `beside` are inputs of another manifest, through the same head, where the task asked for one.
-    `zeros()` counts, by role, the encoded rows that are zero throughout: their cosine with anything is 0.
+    `zeros()` counts, by role, the encoded rows that are zero throughout.
     """
 
     image_ids: Sequence[str]
@@ -167,6 +173,10 @@ class Task(Protocol):
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
         """What a reader of these numbers must be told."""
         return []
+
+    def titles(self, rows: Rows) -> Mapping[str, str]:
+        """By number: the title that only the rows can tell."""
+        return {}
 
 
 @runtime_checkable

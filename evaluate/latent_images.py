@@ -30,11 +30,11 @@ def pictures(evaluation: Evaluation) -> Figure:
     latents = list(dict.fromkeys(values["latent"].tolist()))
     count = int(values["place"].max()) + 1
     names = dict(zip(values["latent"].tolist(), values["name"].tolist(), strict=True))
-    wide = 0.1 * max(len(_title(n, names[n])) for n in latents) + 0.2  # inches that the names take
+    wide = 0.1 * max(len(title(n, names[n])) for n in latents) + 0.2  # inches that the names take
     figure = Figure(figsize=(INCH * count + wide, (INCH + 0.12) * len(latents)))
     axes = figure.subplots(len(latents), count, squeeze=False)
     for row, latent in zip(axes, latents, strict=True):
-        row[0].set_ylabel(_title(latent, names[latent]), rotation=0, ha="right", va="center", fontsize=9)
+        row[0].set_ylabel(title(latent, names[latent]), rotation=0, ha="right", va="center", fontsize=9)
         for cell in row:
             bare(cell)
         for n in np.flatnonzero(values["latent"] == latent):
@@ -45,7 +45,8 @@ def pictures(evaluation: Evaluation) -> Figure:
     return figure
 
 
-def _title(latent: int, name: str) -> str:
+def title(latent: int, name: str) -> str:
+    """What a latent is called, `NAME (LATENT)`, or its number alone."""
     return name if name == str(latent) else f"{name} ({latent})"
 
 

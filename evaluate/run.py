@@ -10,7 +10,7 @@ from typing import Any
 from vlpipe.evaluate.answers import Beside, Evaluation, Question
 from vlpipe.evaluate.asked import Asked
 from vlpipe.evaluate.bootstrap import Bootstrap
-from vlpipe.evaluate.contracts import TASKS, Task
+from vlpipe.evaluate.contracts import TASKS, NothingToScoreError, Task
 from vlpipe.evaluate.scoring import inputs_of
 from vlpipe.foundation.config import resolve
 from vlpipe.foundation.errors import UnknownNameError, UsageError
@@ -21,10 +21,6 @@ from vlpipe.heads.splits import canonical
 from vlpipe.manifests.manifest import read_description
 
 ALL = "all"
-
-
-class OneSidedError(UsageError):
-    """A run that has nothing to score: its head reads images alone, or texts alone, or learns no score."""
 
 
 def evaluate(
@@ -43,9 +39,9 @@ def evaluate(
 
     `beside` is a manifest whose rows, of all splits, take part as unrelated ones in a task that reads them.
 
-    Raises `UnknownNameError` for a run, task, split or option, `OneSidedError` for a run without images or
-    texts, `StaleError` where the cached features are not those that the run was made from, `NotCachedError` where
-    rows of the split were never encoded, `VlpipeError` where the rows cannot answer the task.
+    Raises `UnknownNameError` for a run, task, split or option, `NothingToScoreError` for a run that has nothing
+    to score, `StaleError` where the cached features are not those that the run was made from, `NotCachedError`
+    where rows of the split were never encoded, `VlpipeError` where the rows cannot answer the task.
     """
     task = chosen_task(task_name, options or {})
     run = Run.open(runs, run_id)
@@ -62,7 +58,10 @@ def evaluate(
     inputs = inputs_of(head, asked, task, folder)
     if other is not None and beside is not None:
         inputs = replace(inputs, beside=inputs_of(head, other.asked, task, beside))
-    return question.answer(inputs)
+    try:
+        return question.answer(inputs)
+    except NothingToScoreError as error:
+        raise NothingToScoreError(f"run '{run_id}': {error}") from None
 
 
 def _beside(run: Run, task: Task, manifest: Path, cache: Path | None) -> Beside:
@@ -82,19 +81,19 @@ def chosen_task(name: str, options: Mapping[str, Any]) -> Task:
 
 
 def check_sides(run: Run, task: Task) -> None:
-    """Raise `OneSidedError` for a run without image roles, or text roles, where the task needs them."""
+    """Raise `NothingToScoreError` for a run without image roles, or text roles, where the task needs them."""
     for side in task.sides:
         if not roles_on(run.roles, side):
-            raise OneSidedError(
+            raise NothingToScoreError(
                 f"run '{run.id}' reads no {side}s, so it scores nothing; train a head of both sides on its rows "
                 f"(--source ROLE=SPEC#OUTPUT::{run.id}) and evaluate that one"
             )
 
 
 def check_scored(run: Run, task: Task) -> None:
-    """Raise `OneSidedError` for a run whose head scores nothing, where the task needs scores."""
+    """Raise `NothingToScoreError` for a run whose head scores nothing, where the task needs scores."""
     if task.scored and not hasattr(run.head_class, "score"):
-        raise OneSidedError(
+        raise NothingToScoreError(
             f"run '{run.id}' holds features as they are and scores nothing; --task alignment reads it"
         )
 

@@ -23,13 +23,19 @@ def is_share(metric: str) -> bool:
     return any(word in metric for word in ("recall", "accuracy", "drop", "rsms", "_score"))
 
 
-def columns_of(lines: Sequence[Line], every: bool = False) -> dict[str, str]:
-    """Metrics to show, with titles: the tasks' headlines, or every number that the lines hold."""
+def columns_of(
+    lines: Sequence[Line], every: bool = False, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Metrics to show, with titles: the tasks' headlines, or every number that the lines hold.
+
+    `known` are titles of numbers that are in no headline.
+    """
     titles: dict[str, str] = {}
     for task in _tasks(lines):
         titles |= task.headline
     held = dict.fromkeys(metric for line in lines for metric in line.numbers)
     if every or not any(metric in titles for metric in held):
+        titles = {**(known or {}), **titles}
         return {metric: titles.get(metric, metric) for metric in held}
     return {metric: title for metric, title in titles.items() if metric in held}
 
@@ -109,9 +115,9 @@ def _evaluated(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def print_table(lines: Sequence[Line], every: bool = False) -> None:
-    """The table on stdout: a few runs side by side, of many a line each."""
-    titles = columns_of(lines, every)
+def print_table(lines: Sequence[Line], every: bool = False, known: Mapping[str, str] | None = None) -> None:
+    """The table on stdout: a few runs side by side, of many a line each; `known` as in `columns_of`."""
+    titles = columns_of(lines, every, known)
     fill = _side_by_side if len(lines) <= SIDE_BY_SIDE else _line_by_line
     table = Table(caption=caption(lines), caption_justify="left")
     fill(table, lines, titles)

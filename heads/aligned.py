@@ -35,8 +35,9 @@ class AlignedConfig(GradientConfig):
     `benchmarks/RESULTS.md` says which others were.
     """
 
+    least_images: ClassVar[int] = 2
     epochs: int = Field(default=100, ge=0)
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=2)
     lr: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=1.0, ge=0)
     warmup: float = Field(default=0.0, ge=0, le=1)

@@ -150,16 +150,17 @@ def _end(done: list[Member], *, as_json: bool) -> None:
 
 def _tell_rows(done: list[Member]) -> None:
     """On stderr, the same for all members: images without a usable row for every role, and zero vectors."""
+    from vlpipe.heads.checks import left_out
+
     rows: dict[str, Any] = next(
         (member.outcome.run.status.get("rows", {}) for member in done if member.outcome), {}
     )
     roles: dict[str, dict[str, int]] = rows.get("roles", {})
     if rows.get("images_left_out"):
-        why = [f"{name}: {n['failed']} failed, {n['absent']} absent" for name, n in roles.items()]
-        click.echo(f"{rows['images_left_out']} images left out for want of features ({'; '.join(why)})", err=True)
+        click.echo(f"{rows['images_left_out']} images left out ({left_out(rows)})", err=True)
     zeros = [f"{n['zero']} of role '{name}'" for name, n in roles.items() if n.get("zero")]
     if zeros:
-        click.echo(f"zero vectors, whose cosine with anything is 0: {', '.join(zeros)}", err=True)
+        click.echo(f"zero vectors: {', '.join(zeros)}", err=True)
 
 
 def _table(done: list[Member]) -> None:

@@ -19,8 +19,9 @@ NEEDED = ("Config", "roles", "code", "update", "finish")  # a head of one side m
 
 
 class HeadConfig(Config):
-    """Settings of every head."""
+    """Settings of every head; `least_images` of a batch are needed for its loss to say anything."""
 
+    least_images: ClassVar[int] = 1
     seed: int = Field(default=0, ge=0)
     epochs: int = Field(default=1, ge=0)
     batch_size: int = Field(default=1024, ge=1)

@@ -119,11 +119,15 @@ class Joined:
         return Shapes(rows, constants, tables, heads)
 
     def counts(self) -> dict[str, Any]:
-        """Images by split that take part, images left out, and each role's rows: usable, failed, absent, zero."""
+        """Images by split that take part, images left out, and each role's rows: usable, failed, absent, zero.
+
+        Beside them, by manifest role of a text that every image needs, the images that have none in the manifest.
+        """
         names, numbers = np.unique(self.split[self.usable], return_counts=True)
         splits = {str(name) or "(none)": int(number) for name, number in zip(names, numbers, strict=True)}
         roles = {name: source.counts() for name, source in self.sources.items()}
-        return {"images": splits, "images_left_out": int((~self.usable).sum()), "roles": roles}
+        left = int((~self.usable).sum())
+        return {"images": splits, "images_left_out": left, "images_without": self._without(), "roles": roles}
 
     def content(self) -> dict[str, str]:
         """By role: digest of the pictures or texts that were encoded (`FeatureSet.content_digest`)."""
@@ -161,6 +165,16 @@ class Joined:
             if not (role.optional or role.partial):
                 usable &= self.sources[name].usable if role.side == "image" else self.by_image[name].have()
         return usable
+
+    def _without(self) -> dict[str, int]:
+        """By manifest role of a text that every image needs: how many images have none in the manifest, if any."""
+        found = {}
+        for role in (self.roles[name] for name in self.text_roles):
+            have = self.text_image[(self.text_role == role.kind) & (self.text_image >= 0)]
+            lacking = len(self.image_ids) - len(np.unique(have))
+            if lacking and not (role.optional or role.partial):
+                found[role.kind] = lacking
+        return found
 
     def _of_split(self, images: BoolArray, split: str | None) -> IntArray:
         return np.flatnonzero(images if split is None else images & (self.split == canonical(split)))

@@ -93,18 +93,24 @@ class Learner:
 
 
 class Means:
-    """Means of scalars over images; of the learning rate, the last."""
+    """Means of scalars over images; of the learning rate, the last.
 
-    def __init__(self) -> None:
+    Steps of fewer images than `least` do not count: where images are compared, the loss of a lone one is 0.
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
         self._totals: Scalars = {}
         self._latest: Scalars = {}
         self._count = 0
 
     def add(self, scalars: Scalars, images: int) -> None:
         """Those of a step of so many images."""
+        self._latest = scalars
+        if images < self.least:
+            return
         for name, value in scalars.items():
             self._totals[name] = self._totals.get(name, 0.0) + value * images
-        self._latest = scalars
         self._count += images
 
     def found(self) -> Scalars:
@@ -126,7 +132,7 @@ def train(learner: Learner) -> Scalars:
 
 def epoch_of(learner: Learner, advance: Advance) -> Scalars:
     """One epoch; means of the scalars over images."""
-    head, means = learner.head, Means()
+    head, means = learner.head, Means(learner.config.least_images)
     head.train()
     for batch in learner.batches():
         means.add(head.update(batch), len(batch.ids))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from vlpipe.foundation.errors import VlpipeError
 
 CONSTANT = 1e-6  # a column whose spread is below this share of its mean is rounding noise around a constant,
 NOTHING = torch.finfo(torch.float32).eps  # and below this share of the largest spread lost in any sum over columns
@@ -18,6 +20,17 @@ def varies(spread: Tensor, mean: Tensor) -> Tensor:
     by it would turn what no cosine sees into one part in d of every row, and its gradients into overflow.
     """
     return (spread > CONSTANT * mean.abs()) & (spread > NOTHING * spread.max())
+
+
+def refuse_not_finite(rows: Tensor, what: str, names: Sequence[str] = ()) -> None:
+    """Raise `VlpipeError` where rows (n, ...) hold NaN or infinity, with the first one's name if given."""
+    bad = (~rows.isfinite()).flatten(1).any(dim=1).nonzero()[:, 0].tolist()
+    if bad:
+        first = f", the first is '{names[bad[0]]}'" if names else ""
+        raise VlpipeError(
+            f"{len(bad)} of {len(rows)} {what} hold values that are not finite{first}; expected finite numbers: "
+            "look at what made them, an encoder or a run that they passed through"
+        )
 
 
 class Moments:
@@ -37,8 +50,9 @@ class Moments:
         return int(self.sums["count"]) if self.sums else 0
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """See some rows."""
+        """See some rows; raises `VlpipeError` for NaN or infinity."""
         x, y = x.double(), y.double()
+        refuse_not_finite(torch.cat([x, y], dim=1), "training rows")
         if not self.sums:
             self.sums = self._empty(x[0], y[0])
         sums = self.sums

@@ -9,9 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vlpipe.foundation.errors import VlpipeError
 from vlpipe.heads import sae_losses as losses
 from vlpipe.heads.contracts import Batch, GradientConfig, Role
 from vlpipe.heads.gradient import GradientHead
+from vlpipe.heads.moments import refuse_not_finite
 from vlpipe.heads.sae_model import SparseAutoencoder
 from vlpipe.heads.sae_sparse import Pattern
 from vlpipe.heads.vectors import unit, working
@@ -23,8 +25,9 @@ NO_SPREAD = 1e-9  # of the mean square: what rounding leaves of rows that are eq
 class AutoencoderConfig(GradientConfig):
     """`k` latents are active; up to `aux_k` dead ones learn from what is left, with weight `aux_weight`.
 
-    A latent is dead when `dead_after` samples went by without it, one epoch's when not given. `start` is where the
-    bias starts among the training rows. With `unit_norm` embeddings are normalised on reading.
+    A latent is dead when `dead_after` samples went by without it, as many as there are training images when not
+    given. `start` is where the bias starts among the training rows. With `unit_norm` embeddings are normalised on
+    reading.
     """
 
     weight_decay: float = Field(default=0.0, ge=0)
@@ -41,7 +44,7 @@ class AutoencoderHead(GradientHead):
     """Trains a `SparseAutoencoder` on image embeddings (n, d).
 
     `images` gives reconstructions, `codes` the active latents and their values. `idle[latent]` is the number of
-    samples since a latent fired.
+    samples since a latent fired, `epoch_images` how many images an epoch shows, 0 before `prepare`.
     """
 
     roles: ClassVar[Mapping[str, Role]] = {"image": Role("image")}
@@ -54,7 +57,7 @@ class AutoencoderHead(GradientHead):
         self.autoencoder = autoencoder
         self.register_buffer("idle", torch.zeros(autoencoder.latents, dtype=torch.int64))
         self.register_buffer("variance", torch.tensor(1.0, dtype=torch.float64))
-        self.dead_after = config.dead_after
+        self.register_buffer("epoch_images", torch.tensor(0))
         self.held_out: dict[str, Tensor] = {}
         self._fired: tuple[int, Tensor] = 0, torch.zeros(autoencoder.latents, dtype=torch.bool)
 
@@ -63,22 +66,21 @@ class AutoencoderHead(GradientHead):
         """What each latent is called."""
         return [str(latent) for latent in range(self.autoencoder.latents)]
 
-    def configure(self, total_steps: int) -> None:
-        """Set the length of training, which also says how many samples an epoch has."""
-        super().configure(total_steps)
-        if self.dead_after is None and self.config.epochs:
-            self.dead_after = total_steps // self.config.epochs * self.config.batch_size
-
     def prepare(self, training: Callable[[], Iterator[Batch]]) -> None:
-        """Put the bias among the training rows, and take their spread, which errors are measured by.
+        """Put the bias among the training rows, take their spread, which errors are measured by, and count them.
 
-        Rows without any spread count as they are.
+        Rows without any spread count as they are. Raises `VlpipeError` that names an image with NaN or infinity.
         """
         parts: list[Tensor] = []
+        images = 0
         for batch in training():
-            parts.append(self._read(batch))
-            if sum(map(len, parts)) >= START_ROWS:
-                break
+            refuse_not_finite(batch.x["image"], "training images", batch.ids)
+            if images < START_ROWS:
+                parts.append(self._read(batch))
+            images += len(batch.ids)
+        if not images:
+            raise VlpipeError("no training images to start the autoencoder among; expected one or more")
+        self.get_buffer("epoch_images").fill_(images)
         rows = torch.cat(parts)
         spread = losses.spread(rows.double())
         if spread > 0:
@@ -113,13 +115,13 @@ class AutoencoderHead(GradientHead):
         self.get_buffer("idle").add_(rows).masked_fill_(fired, 0)
 
     def dead(self) -> Tensor:
-        """Latents (m,) that have not fired for `dead_after` samples."""
-        if self.dead_after is None:
-            return torch.zeros(0, dtype=torch.int64)
-        return (self.get_buffer("idle") >= self.dead_after).nonzero()[:, 0]
+        """Latents (m,) that have not fired for `dead_after` samples; none while an epoch's number is not known."""
+        after = self.config.dead_after or int(self.get_buffer("epoch_images"))
+        return (self.get_buffer("idle") >= (after or torch.inf)).nonzero()[:, 0]
 
     def validate(self, batch: Batch) -> None:
-        """Add validation rows to the sums that the report is made of."""
+        """Add validation rows to the sums that the report is made of; raises `VlpipeError` for NaN or infinity."""
+        refuse_not_finite(batch.x["image"], "validation images", batch.ids)
         x = self._read(batch)
         values, indices = self.autoencoder.encode(x)
         x, error = x.double(), (x - self.autoencoder.decode(values, indices)).detach().double()

@@ -146,7 +146,7 @@ def attempt(work: Callable[[], T]) -> T | Exception:
 def _epoch(stack: Stack, learners: Sequence[Learner], advance: Advance) -> list[Scalars | VlpipeError]:
     """An epoch of every learner; the means of its scalars, or why it cannot go on."""
     generators = [_generator(learner) for learner in learners]
-    means = [Means() for _ in learners]
+    means = [Means(learner.config.least_images) for learner in learners]
     failed: dict[int, VlpipeError] = {}
     for learner in learners:
         learner.head.train()

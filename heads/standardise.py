@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vlpipe.foundation.errors import VlpipeError
-from vlpipe.heads.moments import varies
+from vlpipe.heads.moments import refuse_not_finite, varies
 
 By = Literal["column", "whole"]
 
@@ -28,12 +28,13 @@ class Standardise(nn.Module):
         self.register_buffer("inverse", torch.ones(width))
 
     def fit(self, chunks: Iterable[Tensor]) -> None:
-        """Take mean and spread of rows (n, d), in float64; raises `VlpipeError` without any row."""
+        """Mean and spread of rows (n, d), in float64; raises `VlpipeError` without any, or for NaN or infinity."""
         count, first = 0, torch.empty(0)
         total = square = torch.zeros(())
         for rows in chunks:
             if not len(rows):
                 continue
+            refuse_not_finite(rows, "training rows")
             rows = rows.double()
             if not count:  # all minus the first row: a constant column stays exactly constant
                 first = rows[0].clone()

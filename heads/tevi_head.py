@@ -22,8 +22,9 @@ START_SCALE, MOST_SCALE = math.log(1 / 0.07), math.log(100)
 class TextConfig(GradientConfig):
     """A rate for the text side of its own, as the paper has (appendices A.1, B.1)."""
 
+    least_images: ClassVar[int] = 2
     epochs: int = Field(default=25, ge=0)
-    batch_size: int = Field(default=512, ge=1)
+    batch_size: int = Field(default=512, ge=2)
     lr: float = Field(default=1e-3, gt=0)
     warmup: float = Field(default=0.2, ge=0, le=1)
     text_side: Literal["cached", "adapter"] = "cached"

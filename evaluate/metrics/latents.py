@@ -9,7 +9,7 @@ import numpy as np
 
 from vlpipe.evaluate.choices import named
 from vlpipe.evaluate.codes import Codes
-from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
+from vlpipe.evaluate.contracts import Inputs, IntArray, NothingToScoreError, Rows
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 
 MOST = 26  # latents, when none are asked for: as many as MAD has attribute values
@@ -32,11 +32,13 @@ class Latents:
         """One row an image of a latent, strongest first: `latent`, `name`, `place`, `activation`, `picture` (its
         id), `share`; a latent that no image activates has one row, without an image.
 
-        Raises `VlpipeError` for a head without latents, `UnknownNameError` for a latent that it does not have.
+        Raises `NothingToScoreError` for a head without latents, `UnknownNameError` for a latent that is not there.
         """
         codes = inputs.codes
         if codes is None:
-            raise VlpipeError("this head has no latents; expected a sae or cg_sae run, or a tevi run on one")
+            raise NothingToScoreError(
+                "this head has no latents; expected a sae or cg_sae run, or a tevi run on one"
+            )
         top, who = codes.strongest(self.count)
         times = codes.times()
         names = self._names(inputs, codes)

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlpipe.evaluate.concepts import UNKNOWN, Concepts
-from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
-from vlpipe.foundation.errors import VlpipeError
+from vlpipe.evaluate.contracts import Inputs, IntArray, NothingToScoreError, Rows
 
 Array = npt.NDArray[Any]
 LATENT, TRUTH = "latent:", "truth:"
@@ -29,13 +28,13 @@ class Specificity:
     def rows(self, inputs: Inputs) -> Rows:
         """One row an image: `latent:ATTRIBUTE:VALUE` activations, and `truth:ATTRIBUTE`, the place of its value.
 
-        Raises `VlpipeError` for a head without latents.
+        Raises `NothingToScoreError` for a head without latents.
         """
         concepts = Concepts.of(inputs)
         edits = inputs.edits
         owners = None if edits is None else edits.owners(concepts.prompts)
         if edits is None or owners is None:
-            raise VlpipeError(
+            raise NothingToScoreError(
                 "this head has no latents; expected a tevi run (--set 'mask=\"none\"' edits nothing)"
             )
         images = np.arange(len(inputs.image_ids), dtype=np.int64)

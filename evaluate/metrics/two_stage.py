@@ -10,38 +10,42 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vlpipe.evaluate.contracts import Inputs, IntArray, Rows
-from vlpipe.evaluate.edits import Edits
+from vlpipe.evaluate.contracts import Inputs, IntArray, NothingToScoreError, Rows
 from vlpipe.evaluate.metrics.retrieval import I2T, NAMES, T2I
 from vlpipe.foundation.errors import UsageError, VlpipeError
-from vlpipe.heads.ranks import Direction, ranks
+from vlpipe.heads.ranks import TIE_EPS, Ranks, Scores, ranks
 
 Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+Ranked = tuple[Ranks, float]
 STEP = 256  # queries whose candidates are looked for at once
 
 
 class TwoStage:
     """Of each query the `candidates` best by plain cosine are scored exactly; the rest are out of reach.
 
-    Numbers (shares, ties against the query): `i2t_recall@K` and `t2i_recall@K` of the two stages, `..._exact` of
-    scoring every pair, `..._coarse` of the first stage alone, `..._reached` of queries with a match among their
-    candidates, and `..._drop`, what the short cut costs: exact minus two-stage.
+    Ties count against the query in both stages: a match comes after all that ties with its cosine, and of what
+    ties with the last candidate those count whose exact scores are highest.
+
+    Numbers (shares): `i2t_recall@K` and `t2i_recall@K` of the two stages, `..._exact` of scoring every
+    pair, `..._coarse` of the first stage alone, `..._reached` of queries with a match among their candidates, and
+    `..._drop`, what the short cut costs: exact minus two-stage.
     """
 
     def __init__(self, ks: Sequence[int], candidates: int) -> None:
         self.ks = tuple(ks)
         self.candidates = candidates
-        if max(self.ks) > candidates or min(self.ks) < 1:
+        if not self.ks or max(self.ks) > candidates or min(self.ks) < 1:
             raise UsageError(f"ks = {list(ks)}: expected numbers from 1 to candidates = {candidates}")
 
     def rows(self, inputs: Inputs) -> Rows:
         """One row a query: `direction`, and its rank by stage: `rank`, `exact`, `coarse`, 0 out of reach.
 
-        Raises `VlpipeError` for a head that does not edit, or a gallery smaller than the candidates.
+        Raises `NothingToScoreError` for a head that does not edit, `VlpipeError` for fewer rows than candidates.
         """
         edits = inputs.edits
         if edits is None:
-            raise VlpipeError(
+            raise NothingToScoreError(
                 "this head does not edit images, so one stage does; expected a tevi or smartclip run"
             )
         smaller = min(len(inputs.image_ids), len(inputs.text_ids))
@@ -51,43 +55,40 @@ class TwoStage:
             )
         every = np.arange(len(inputs.image_ids)), np.arange(len(inputs.text_ids))
         plain = edits.original(every[0]), edits.texts(every[1])
-        exact = ranks(inputs.scores, inputs.text_image, len(inputs.image_ids))
-        coarse = ranks(lambda i, t: plain[0][i] @ plain[1][t].T, inputs.text_image, len(inputs.image_ids))
-        parts = []
-        for direction, full, first in ((I2T, exact.i2t, coarse.i2t), (T2I, exact.t2i, coarse.t2i)):
-            parts.append(self._direction(inputs, edits, plain, direction, full, first))
-        ids = [np.array(inputs.image_ids, dtype=object)[exact.i2t.query]]
-        ids.append(np.array(inputs.text_ids, dtype=object)[exact.t2i.query])
-        images = [exact.i2t.query, inputs.text_image[exact.t2i.query]]
+        owner, count = inputs.text_image, len(inputs.image_ids)
+        exact = ranked(inputs.scores, owner, count)
+        coarse = ranked(lambda i, t: plain[0][i] @ plain[1][t].T, owner, count)
+        parts = [self._direction(inputs, plain, direction, exact, coarse) for direction in (I2T, T2I)]
+        ids = [np.array(inputs.image_ids, dtype=object)[exact[0].i2t.query]]
+        ids.append(np.array(inputs.text_ids, dtype=object)[exact[0].t2i.query])
+        images = [exact[0].i2t.query, inputs.text_image[exact[0].t2i.query]]
         values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return Rows(np.concatenate(ids), np.concatenate(images), values)
 
     def _direction(
-        self,
-        inputs: Inputs,
-        edits: Edits,
-        plain: tuple[Tensor, Tensor],
-        direction: int,
-        exact: Direction,
-        coarse: Direction,
+        self, inputs: Inputs, plain: tuple[Tensor, Tensor], direction: int, exact: Ranked, coarse: Ranked
     ) -> dict[str, Array]:
         """Columns of one direction's queries."""
-        query = exact.query
-        found = np.zeros(len(query), dtype=np.int64)
+        full, first = (found.i2t if direction == I2T else found.t2i for found, _ in (exact, coarse))
+        found = np.zeros(len(full.query), dtype=np.int64)
         ask, gallery = plain if direction == I2T else plain[::-1]
-        for start in range(0, len(query), STEP):
-            rows = query[start : start + STEP]
-            near = (ask[torch.from_numpy(rows)] @ gallery.T).topk(self.candidates, dim=1).indices.numpy()
-            asked = np.repeat(rows, self.candidates)
-            images, texts = (asked, near.ravel()) if direction == I2T else (near.ravel(), asked)
-            scores = inputs.pairs(images, texts).numpy().reshape(near.shape)
-            match = (inputs.text_image[texts] == images).reshape(near.shape)
-            found[start : start + STEP] = ranks_among(scores, match)
+        owner, every = inputs.text_image, np.arange(len(inputs.image_ids))
+        for start in range(0, len(found), STEP):
+            rows = full.query[start : start + STEP]
+            cosines = (ask[torch.from_numpy(rows)] @ gallery.T).numpy()
+            owners, own = (owner, rows) if direction == I2T else (every, owner[rows])
+            match = owners == own[:, None]
+            sure, tied, places = shortlist(cosines, match, self.candidates, coarse[1])
+            asked, near = np.nonzero(sure | tied)
+            pairs = (rows[asked], near) if direction == I2T else (near, rows[asked])
+            scores = np.full(match.shape, -np.inf)
+            scores[asked, near] = inputs.pairs(*pairs).numpy()
+            found[start : start + STEP] = ranks_among(scores, match, sure, places, exact[1])
         return {
-            "direction": np.full(len(query), direction, dtype=np.int8),
+            "direction": np.full(len(found), direction, dtype=np.int8),
             "rank": found,
-            "exact": exact.pessimistic,
-            "coarse": coarse.pessimistic,
+            "exact": full.pessimistic,
+            "coarse": first.pessimistic,
         }
 
     def summarise(self, rows: Rows) -> dict[str, float]:
@@ -112,9 +113,46 @@ class TwoStage:
         return {number: asked[number.partition("_")[0]] for number in self.summarise(rows)}
 
 
-def ranks_among(scores: Array, match: Array) -> IntArray:
-    """Rank of each query's best match among its candidates, (queries, candidates) each: (queries,), 0 without."""
+def ranked(scores: Scores, text_image: IntArray, images: int) -> Ranked:
+    """Exact ranks, and how close two scores are that are tied there."""
+    largest = eps = 0.0
+
+    def seen(rows: slice, columns: slice) -> Tensor:
+        nonlocal largest, eps
+        block = scores(rows, columns)
+        largest, eps = max(largest, float(block.abs().max())), max(eps, torch.finfo(block.dtype).eps)
+        return block
+
+    found = ranks(seen, text_image, images)
+    return found, TIE_EPS * eps * largest
+
+
+def shortlist(
+    cosines: Array, match: BoolArray, candidates: int, tie: float
+) -> tuple[BoolArray, BoolArray, IntArray]:
+    """Of each query, (queries, gallery): what is a candidate for sure, what else ties with the last candidate, and
+    for how many of these there is a place, (queries,).
+
+    A match is one only after all others that are at most `tie` below it.
+    """
+    least = np.where(match, np.nextafter(cosines - tie, -np.inf), cosines)
+    values, near = torch.from_numpy(least).topk(candidates, dim=1)
+    over = cosines - values[:, -1:].numpy()  # the last candidate
+    sure = np.zeros_like(match)
+    np.put_along_axis(sure, near.numpy(), True, axis=1)
+    sure &= match | (over > tie)
+    tied = ~match & (np.abs(over) <= tie)
+    return sure, tied, candidates - sure.sum(axis=1)
+
+
+def ranks_among(scores: Array, match: BoolArray, sure: BoolArray, places: IntArray, tie: float) -> IntArray:
+    """Worst rank of each query's best match among its candidates, (queries,), 0 without.
+
+    `scores` (queries, gallery) is -inf for what is no candidate. Besides the `sure` ones at most `places`
+    (queries,) of the others are candidates.
+    """
     best = np.where(match, scores, -np.inf).max(axis=1)
-    above = (~match & (scores >= best[:, None])).sum(axis=1)
-    found: IntArray = np.where(np.isfinite(best), above + 1, 0).astype(np.int64)
+    above = ~match & (scores >= best[:, None] - tie)
+    others = np.minimum((above & ~sure).sum(axis=1), places)
+    found: IntArray = np.where(np.isfinite(best), 1 + (above & sure).sum(axis=1) + others, 0).astype(np.int64)
     return found

@@ -25,7 +25,6 @@ class Attributes(Task):
     roles: ClassVar[tuple[str, ...]] = ("caption", "prompt")
     columns: ClassVar[tuple[str, ...]] = ("text", "attributes")
     image_columns: ClassVar[tuple[str, ...]] = ("attributes",)
-    scored: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {
         "accuracy_original": "accuracy, original",
         "accuracy_rebuilt": "rebuilt",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from vlpipe.evaluate.contracts import METRICS, Metric, Task
+from vlpipe.evaluate.contracts import METRICS, Metric, Rows, Task
 from vlpipe.foundation import config
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ class Latents(Task):
         """Latents that no image activates."""
         silent = [name.partition(":")[2] for name, share in numbers.items() if share == 0]
         return [f"no image activates latent {', '.join(silent)}"] if silent else []
+
+    def titles(self, rows: Rows) -> dict[str, str]:
+        """Names of latents, where they have one, beside their numbers."""
+        from vlpipe.evaluate.latent_images import title
+
+        latents = dict(zip(rows.values["latent"].tolist(), rows.values["name"].tolist(), strict=True))
+        return {f"active_share:{n}": title(n, name) for n, name in latents.items() if name != str(n)}
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
         """A row of pictures a latent, a figure a run."""

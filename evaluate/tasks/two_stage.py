@@ -19,7 +19,7 @@ class TwoStage(Retrieval):
 
         candidates: int = Field(default=100, ge=1)
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     headline: ClassVar[Mapping[str, str]] = {
         f"{way}_recall@{k}{suffix}": f"{title} R@{k}{words}"
         for way, title in (("i2t", "I→T"), ("t2i", "T→I"))

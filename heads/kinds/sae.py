@@ -24,7 +24,7 @@ class Sae(AutoencoderHead):
         expansion: int = Field(default=32, ge=1)
         latents: int | None = Field(default=None, ge=1)
 
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
 
     def __init__(self, config: Config, shapes: Shapes) -> None:
         width = shapes.width("image")

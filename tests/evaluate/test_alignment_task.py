@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from vlpipe.cache_store.layout import store_path
 from vlpipe.evaluate import commands
 from vlpipe.evaluate.cka import cka
-from vlpipe.evaluate.contracts import Inputs
+from vlpipe.evaluate.contracts import Inputs, NothingToScoreError
 from vlpipe.evaluate.frozen import frozen_run
 from vlpipe.evaluate.kernels import UndefinedError
 from vlpipe.evaluate.metrics.alignment import STATISTICS
 from vlpipe.evaluate.pairs import pairs_of
 from vlpipe.evaluate.results import LEDGER
-from vlpipe.evaluate.run import OneSidedError, evaluate
+from vlpipe.evaluate.run import evaluate
 from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
 from vlpipe.manifests.writer import write_manifest
 
@@ -248,7 +248,7 @@ def test_on_the_command_line(aligned: Maker) -> None:
         call(*more, "--set", 'where={subset=["swapped"]}')
     with pytest.raises(UsageError, match="expected --manifest DIR"):
         call(*sources, "--task", "alignment")
-    with pytest.raises(OneSidedError, match="scores nothing; --task alignment reads it"):
+    with pytest.raises(NothingToScoreError, match="scores nothing; --task alignment reads it"):
         call("--run", told["run"], "--runs", made.runs)
     with pytest.raises(VlpipeError, match="no finished run"):
         call("--all", "--runs", made.runs)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,84 @@ def test_two_stages_refuse_what_they_cannot_do() -> None:
 
 
 def test_a_rank_among_candidates_counts_ties_against_the_query() -> None:
-    scores = np.array([[3.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    match = np.array([[True, True, False], [False, False, False]])
-    assert ranks_among(scores, match).tolist() == [2, 0]
+    """Two places are open to what ties with the last candidate; a query without a match has no rank."""
+    scores = np.array([[3.0, 2.0, 3.0, 4.0, 4.0], [1.0, 2.0, 3.0, 0.0, 0.0]])
+    match = np.array([[True, True, False, False, False], [False] * 5])
+    sure = np.array([[True, True, True, False, False], [True] * 5])
+    assert ranks_among(scores, match, sure, np.array([1, 0]), 0.0).tolist() == [3, 0]
+    assert ranks_among(scores, match, sure, np.array([2, 0]), 0.0).tolist() == [4, 0]
+    near = scores - np.array([0, 0, 1e-14, 0, 0])
+    assert ranks_among(near, match, sure, np.array([1, 0]), 1e-13).tolist() == [3, 0]
+    assert ranks_among(near, match, sure, np.array([1, 0]), 0.0).tolist() == [2, 0]
+
+
+def tied(seed: int, n: int = 6) -> tuple[Inputs, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Exact scores and cosines with many equal values; two captions an image, one caption of none."""
+    rng = np.random.default_rng(seed)
+    exact = rng.integers(0, 3, (n, 2 * n + 1)).astype(float)
+    x, t = np.eye(n)[:, :4] + 1, rng.integers(0, 2, (2 * n + 1, 4)).astype(float)
+    x, t = (rows / np.maximum(1e-12, np.linalg.norm(rows, axis=1, keepdims=True)) for rows in (x, t))
+    rows: Any = Rows(torch.from_numpy(x), torch.from_numpy(t))
+    head: Any = Plain()
+    whole = torch.from_numpy(exact)
+    inputs = Inputs(
+        [f"i{k}" for k in range(n)],
+        [f"t{k}" for k in range(2 * n + 1)],
+        np.append(np.repeat(np.arange(n), 2), -1),
+        lambda i, j: whole[i, j].clone(),
+        pairs=lambda i, j: whole[torch.from_numpy(i), torch.from_numpy(j)],
+        vectors=rows.vectors,
+        edits=Edits(rows, head),
+    )
+    return inputs, exact, np.round(x @ t.T, 9)
+
+
+def worst(scores: Any, cosines: Any, match: Any, candidates: int) -> int:
+    """One query's worst rank over all ways to order equal cosines; 0 where one of them reaches no match."""
+    order = sorted(range(len(cosines)), key=lambda c: (-cosines[c], match[c]))
+    first = {c for c in order[:candidates] if match[c]}
+    border = cosines[order[candidates - 1]]
+    above = {c for c in order if cosines[c] > border and not match[c]}
+    equal = [c for c in order if cosines[c] == border and not match[c]]
+    best = max((scores[c] for c in first), default=None)
+    if best is None:
+        return 0
+    lists = [above | set(more) for more in combinations(equal, candidates - len(first | above))]
+    return max(1 + sum(scores[c] >= best for c in found) for found in lists)
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 4, 6])
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_at_the_border_count_against_the_query(seed: int, candidates: int) -> None:
+    inputs, exact, cosines = tied(seed)
+    rows = TwoStage([1], candidates).rows(inputs).values
+    owner, images = inputs.text_image, np.arange(6)
+    expected = [worst(exact[i], cosines[i], owner == i, candidates) for i in images]
+    expected += [worst(exact[:, t], cosines[:, t], images == owner[t], candidates) for t in range(12)]
+    assert rows["rank"].tolist() == expected
+    assert ((rows["rank"] > 0) == (rows["coarse"] <= candidates)).all()
+    assert ((rows["rank"] == 0) | (rows["rank"] <= candidates)).all()
+
+
+@pytest.mark.parametrize("candidates", [1, 149, 150])
+def test_equal_images_are_reached_only_when_all_are_candidates(candidates: int) -> None:
+    """Cosines and scores that differ in their last bits are equal, in both stages."""
+    inputs, _, _ = staged(n=150, each=1)
+    g = torch.Generator().manual_seed(0)
+    t = torch.nn.functional.normalize(torch.randn(150, 4, generator=g, dtype=torch.float64), dim=1)
+    same = torch.rand(1, 150, generator=g, dtype=torch.float64).expand(150, 150)
+    noise = 2e-16 * torch.randint(0, 2, (150, 150), generator=g)
+    rows: Any = Rows(torch.ones(150, 4, dtype=torch.float64), t)
+    assert inputs.edits is not None
+    inputs = replace(
+        inputs,
+        scores=lambda i, j: same[i, j].clone(),
+        pairs=lambda i, j: (same + noise)[torch.from_numpy(i), torch.from_numpy(j)],
+        vectors=rows.vectors,
+        edits=Edits(rows, inputs.edits.head),
+    )
+    found = TwoStage([1], candidates).rows(inputs).values
+    text = found["direction"] == 1
+    assert (found["exact"][text] == 150).all()
+    assert (found["coarse"][text] == 150).all()
+    assert (found["rank"][text] == (150 if candidates == 150 else 0)).all()

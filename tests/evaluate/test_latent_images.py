@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vlpipe.evaluate import latent_images
-from vlpipe.evaluate.contracts import Inputs
+from vlpipe.evaluate import latent_images, scoring
+from vlpipe.evaluate import results as ledger
+from vlpipe.evaluate.commands import evaluate as evaluate_command
+from vlpipe.evaluate.contracts import Inputs, NothingToScoreError
 from vlpipe.evaluate.metrics.latents import Latents
-from vlpipe.evaluate.run import OneSidedError, evaluate
+from vlpipe.evaluate.run import evaluate
 from vlpipe.foundation.errors import UnknownNameError, VlpipeError
 from vlpipe.heads.runs import Run, open_joined
 
@@ -59,8 +62,28 @@ def test_a_run_of_images_alone_shows_its_strongest_images(made: Place) -> None:
     again = evaluate(made.runs, sae, "latents", options={"latents": [latent], "count": 4})
     assert again.reused
     assert again.rows.values["picture"].tolist() == done.rows.values["picture"].tolist()
-    with pytest.raises(OneSidedError, match="reads no texts"):
+    with pytest.raises(NothingToScoreError, match="reads no texts"):
         evaluate(made.runs, sae)
+
+
+def test_the_table_names_latents_that_have_a_name(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger's keys keep the number alone, so that seeds can be averaged."""
+    ids = [made.train("sae", latents=12, k=12, seed=seed, **FAST) for seed in range(2)]
+    called = {ids[0]: ["red" if n == 3 else str(n) for n in range(12)], ids[1]: ["blue"] * 12}
+    names = iter(called.values())
+    codes_of = scoring.codes_of
+    monkeypatch.setattr(scoring, "codes_of", lambda scorer: replace(codes_of(scorer), names=next(names)))  # type: ignore[type-var]
+    given = [word for run in ids for word in ("--run", run)]
+    chosen = ["--runs", str(made.runs), "--task", "latents", "--set", "latents=[3,5]"]
+    done = CliRunner().invoke(evaluate_command, [*given, *chosen])
+    assert done.exit_code == 0, done.stderr
+    assert "red (3) / blue (3)" in done.stdout
+    assert " blue (5)" in done.stdout
+    assert "active_share" not in done.stdout
+    assert {entry.metric for entry in ledger.read(made.runs / ledger.LEDGER)} == {
+        "active_share:3",
+        "active_share:5",
+    }
 
 
 def test_without_a_choice_the_active_ones_are_shown(made: Place) -> None:

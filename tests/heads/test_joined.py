@@ -118,6 +118,7 @@ def test_failed_and_absent_rows_are_left_out_and_counted(world: Maker) -> None:
     assert data.counts() == {
         "images": {"train": 4},
         "images_left_out": 2,
+        "images_without": {},
         "roles": {
             "image": {"usable": 5, "failed": 1, "absent": 0, "zero": 0},
             "text": {"usable": 9, "failed": 3, "absent": 0, "zero": 2},
@@ -154,6 +155,7 @@ def test_a_required_role_narrows_the_images(world: Maker) -> None:
     roles = {"image": IMAGE, "text": Role("text"), "negative": Role("text", kind="hard_negative")}
     data = joined(world(images=3, texts=rows, splits=("train",)), roles)
     assert data.images("train").tolist() == [1]
+    assert data.counts()["images_without"] == {"hard_negative": 2}
 
 
 def test_scored_texts_come_under_the_role_asked_for(world: Maker) -> None:

@@ -136,10 +136,6 @@ def test_idle_latents_are_counted_in_samples() -> None:
     idle = head.get_buffer("idle")
     assert set(idle.tolist()) <= {0, 20, 40, 60}
     assert torch.equal(head.dead(), (idle >= 50).nonzero()[:, 0])
-    assert sae(epochs=4, batch_size=10).dead_after is None
-    told = sae(epochs=4, batch_size=10)
-    told.configure(28)
-    assert told.dead_after == 70  # an epoch has 7 steps of 10
 
 
 def test_dead_latents_revive_and_most_do_not_without_the_auxiliary_loss() -> None:
@@ -201,6 +197,65 @@ def test_centred_concepts_lose_their_mean() -> None:
     found = cg_sae(concepts, centred=True).autoencoder.W_dec.detach()
     expected = concepts - concepts.mean(dim=0)
     torch.testing.assert_close(found, expected / expected.norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("value", [1.0, 1e-3, 1e4])
+def test_centred_concepts_that_are_equal_are_no_directions(value: float) -> None:
+    """Of nine equal rows float32 keeps rounding noise, which must not become unit vectors."""
+    row = value * torch.rand(1, WIDTH, generator=torch.Generator().manual_seed(1))
+    equal = row.expand(9, -1)
+    assert (equal - equal.mean(dim=0)).any()
+    for concepts in (equal, row):
+        head = cg_sae(concepts.clone(), centred=True, k=1)
+        assert not head.autoencoder.W_dec.any()
+        with pytest.raises(VlpipeError, match=r"concept 'c0' is the mean of all.*centred"):
+            trained(head, sparse_rows(8), 1)
+    mixed = torch.cat([row + value * drawn(1, WIDTH), row - value * drawn(1, WIDTH), row])
+    with pytest.raises(VlpipeError, match=r"concept 'c2' is the mean of all \(1 such\)"):
+        trained(cg_sae(mixed, centred=True, k=1), sparse_rows(8), 1)
+
+
+def test_centred_concepts_may_be_close_to_each_other() -> None:
+    concepts = 1 + 1e-4 * drawn(5, WIDTH, seed=4).double()
+    found = cg_sae(concepts.float(), centred=True).autoencoder.W_dec.detach().double()
+    expected = concepts - concepts.mean(dim=0)
+    torch.testing.assert_close(found, expected / expected.norm(dim=1, keepdim=True), atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_named(bad: float) -> None:
+    rows = sparse_rows(20)
+    rows[13, 2] = bad
+    later = Batch([str(n) for n in range(10, 20)], {"image": rows[10:]})
+    with pytest.raises(VlpipeError, match=r"1 of 10 training images .*not finite.*the first is '13'"):
+        sae().prepare(lambda: iter([batch(rows[:10]), later]))
+    head = sae()
+    head.prepare(lambda: iter([batch(rows[:10])]))
+    with pytest.raises(VlpipeError, match=r"1 of 20 validation images .*the first is '13'"):
+        head.validate(batch(rows))
+    concepts = drawn(4, WIDTH)
+    concepts[1, 0] = bad
+    for centred in (False, True):
+        with pytest.raises(VlpipeError, match=r"1 of 4 concepts .*the first is 'c1'"):
+            cg_sae(concepts, centred=centred)
+
+
+def test_without_training_images_there_is_no_start() -> None:
+    with pytest.raises(VlpipeError, match="no training images"):
+        sae().prepare(lambda: iter([]))
+
+
+def test_a_row_that_is_not_finite_is_found_beyond_those_that_the_bias_starts_among(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vlpipe.heads.sae_head.START_ROWS", 10)
+    rows = sparse_rows(30)
+    head = sae(start="mean")
+    head.prepare(lambda: map(batch, rows.split(10)))
+    torch.testing.assert_close(head.autoencoder.b_pre.detach(), rows[:10].mean(dim=0))
+    rows[29] = torch.nan
+    with pytest.raises(VlpipeError, match="the first is '9'"):
+        head.prepare(lambda: map(batch, rows.split(10)))
 
 
 def test_saved_and_loaded_codes_are_equal_to_the_bit(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
+from vlpipe.heads.contracts import Batch, Shapes
 from vlpipe.heads.folder import Run
+from vlpipe.heads.kinds.sae import Sae
+from vlpipe.heads.sweep import Request, run_sweep
 
 Maker = Callable[..., Any]
 SMALL = {"k": 2, "epochs": 2, "batch_size": 8}
@@ -34,6 +37,75 @@ def test_a_run_reports_and_is_loaded_as_it_was(world: Maker) -> None:
     for ours, theirs in zip(run.head().codes(rows), Run.read(run.folder).head().codes(rows), strict=True):
         assert torch.equal(ours, theirs)
     assert made.trained("sae", latents=12, **SMALL).action == "skipped"
+
+
+def images(rows: torch.Tensor) -> Batch:
+    return Batch([""] * len(rows), {"image": rows})
+
+
+def test_dead_is_by_default_what_an_epochs_images_did_not_wake() -> None:
+    """Of 7 images in batches of 5 and 2, nine rounds, the last seven decide, whatever the batch's size says."""
+    config = Sae.Config(latents=24, k=1, epochs=9, batch_size=5, aux_weight=0.0)
+    torch.manual_seed(0)
+    head, again = (Sae(config, Shapes({"image": (8,)})) for _ in range(2))
+    rows = torch.randn(7, 8)
+    assert len(head.dead()) == 0  # the training rows are not known yet
+    head.configure(18)
+    head.prepare(lambda: iter([images(rows[:4]), images(rows[4:])]))
+    history: list[set[int]] = []  # latents that fired, by image, counted in the order they were seen
+    for _ in range(9):
+        for part in (rows[:5], rows[5:]):
+            expected = set(range(24)).difference(*history[-7:]) if len(history) >= 7 else set()
+            assert set(head.dead().tolist()) == expected
+            values, indices = head.codes(part)
+            history += [set(who[value > 0].tolist()) for value, who in zip(values, indices, strict=True)]
+            assert head.update(images(part))["dead"] == len(expected)
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(again.dead(), head.dead())
+    assert head.report()["dead_latents"] == len(head.dead()) >= 10
+
+
+@pytest.mark.parametrize("size", [8, 8000])
+def test_an_epoch_shows_each_training_image_once_whatever_the_batch(world: Maker, size: int) -> None:
+    """20 training images; latents that fired for none of the last 20 are dead, alone and swept."""
+    settings = {"latents": 48, "k": 1, "epochs": 3, "batch_size": size}
+    made = world()
+    run = made.trained("sae", **settings).run
+    head = run.head()
+    assert int(head.get_buffer("epoch_images")) == 20
+    idle = head.get_buffer("idle")
+    assert run.scalars["dead_latents"] == int((idle >= 20).sum()) > 0
+    assert torch.equal(head.dead(), (idle >= 20).nonzero()[:, 0])
+    opener = made.plan("sae", **settings).opener
+    request = Request("sae", opener, made.root / "swept", encoder="enc:a", together=2)
+    swept = list(run_sweep(request, settings, {"seed": [0, 1]}))
+    outcomes = [one.outcome for one in swept if one.outcome is not None]
+    assert outcomes[0].run.scalars == run.scalars
+    assert [int(one.run.head().get_buffer("epoch_images")) for one in outcomes] == [20, 20]
+
+
+def test_a_resumed_autoencoder_knows_how_many_images_an_epoch_has(
+    world: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"latents": 48, "k": 1, "epochs": 3, "batch_size": 8}
+    made = world()
+    straight = made.trained("sae", **settings).run
+    made.runs.rename(made.root / "straight")
+    original, steps = Sae.update, iter(range(5))
+
+    def update(self: Sae, batch: Batch) -> dict[str, float]:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return original(self, batch)
+
+    monkeypatch.setattr(Sae, "update", update)
+    with pytest.raises(KeyboardInterrupt):
+        made.trained("sae", **settings)
+    monkeypatch.undo()
+    outcome = made.trained("sae", **settings)
+    assert outcome.action == "resumed"
+    assert int(outcome.run.head().get_buffer("epoch_images")) == 20
+    assert outcome.run.scalars == straight.scalars
 
 
 def test_concepts_come_from_prompts_without_an_image_and_name_the_latents(world: Maker) -> None:

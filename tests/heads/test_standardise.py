@@ -59,6 +59,22 @@ def test_columns_that_vanish_beside_the_others_are_constant(share: float, varyin
     np.testing.assert_allclose(moments.inverse_spread(), np.where(np.arange(8) < 4, 0, both))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_make_no_means(bad: float) -> None:
+    x = rows()
+    x[9, 2] = bad
+    for by in ("column", "whole"):
+        with pytest.raises(VlpipeError, match=r"1 of 7 training rows .*not finite"):
+            Standardise(4, by).fit(iter(x.split(7)))  # type: ignore[arg-type]
+    moments = Moments()
+    moments.add(x[:7], x[:7])
+    for left, right in ((x, rows()), (rows(), x)):
+        with pytest.raises(VlpipeError, match=r"1 of 50 training rows .*not finite"):
+            moments.add(left, right)
+    assert moments.count == 7
+    np.testing.assert_allclose(moments.means()[0], rows()[:7].mean(0))
+
+
 def test_nothing_to_fit_is_an_error() -> None:
     with pytest.raises(VlpipeError, match="no training rows"):
         Standardise(4).fit(iter([torch.empty(0, 4)]))
