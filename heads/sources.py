@@ -111,7 +111,7 @@ class CachedRows:
 
     @cached_property
     def zeros(self) -> int:
-        """Usable rows that are zero throughout: normalised they stay zero, and their cosine with anything is 0."""
+        """Usable rows that are zero throughout; normalised they stay zero."""
         blocks = (block.rows.reshape(len(block.rows), -1) for block in self.features.blocks())
         return sum(int((~rows.any(axis=1)).sum()) for rows in blocks)
 
