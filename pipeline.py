@@ -173,8 +173,8 @@ def list_shelf(shelf: str, name: str | None, as_json: bool) -> None:
         raise UnknownNameError("shelf", shelf, SHELVES)
     found: Any = _load(SHELVES[shelf])
     if name is not None:
-        kind = name.partition(":")[0]  # of an encoder's SPEC
-        short = shelf == "encoders" and kind in found.names()
+        kind = name.partition(":")[0]  # an encoder's SPEC and torchvision:NAME say more
+        short = shelf in ("encoders", "datasets") and kind in found.names()
         click.echo(_described(shelf, found.load(kind if short else name), as_json))
         return
     names = found.names()

@@ -15,10 +15,10 @@ class Checked(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; raises `VlpipeError` of a kind for settings that are wrong or do not go together."""
-        from vlpipe.backbones.train import settled
-
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
+            from vlpipe.backbones.train import settled
+
             given = ctx.params
             settled(given["objective"], given["spec"], _config(given["config_path"], given["sets"]))
         return rest

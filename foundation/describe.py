@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -15,7 +15,7 @@ BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >=
 
 
 def describe(found: type[Any]) -> dict[str, Any]:
-    """Its docstring as 'about', and its settings: name, type, bounds, and the default in TOML ('' where none)."""
+    """Its docstring as 'about', and its settings: name, type, bounds, and the default ('' where none)."""
     return {"about": inspect.getdoc(found) or "", "settings": settings_of(getattr(found, "Config", None))}
 
 
@@ -42,6 +42,8 @@ def settings_told(settings: list[dict[str, str]], given: str = "--set NAME=VALUE
 def type_words(kind: Any) -> str:
     """What values a setting takes, in TOML's terms."""
     arguments = get_args(kind)
+    if get_origin(kind) is Annotated:
+        return type_words(arguments[0])
     if get_origin(kind) is Literal:
         return " or ".join(json.dumps(value) for value in arguments)
     if get_origin(kind) in (Union, types.UnionType):

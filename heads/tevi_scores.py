@@ -39,25 +39,34 @@ def edited_cosines(
     linear = values * (decoder @ bias)[indices]
     squared = _Energy.apply(kept, values, indices, decoder, linear) + bias @ bias
     found = over_norm(along, squared)
-    image, text = _cancelled(squared.detach(), values, indices, decoder, bias, keep)
-    for part in zip(torch.split(image, PAIRS), torch.split(text, PAIRS), strict=True):
-        i, j = part
-        masked = values[i] * keep[j.unsqueeze(1), indices[i]]
-        found = found.index_put(part, _pairs(masked, indices[i], decoder, bias, texts[j]))
-    return found
+    pairs = _cancelled(squared.detach(), values, indices, decoder, bias, keep)
+    if not len(pairs[0]):
+        return found
+    parts = zip(*(torch.split(side, PAIRS) for side in pairs), strict=True)
+    exact = [
+        _pairs(values[i] * keep[j.unsqueeze(1), indices[i]], indices[i], decoder, bias, texts[j]) for i, j in parts
+    ]
+    return found.index_put(pairs, torch.cat(exact))
 
 
 def edited_rows(values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor) -> Tensor:
     """Eq. 9 for row i's image and row i's mask, (n, d); `keep` is (n, latents). Zero where the parts cancel."""
     masked = values * keep.gather(1, indices)
-    return _rows(masked, indices, decoder, bias, torch.finfo(masked.dtype).eps)
+    return _rows(masked, indices, decoder, bias, torch.finfo(masked.dtype).eps)[0]
 
 
 def own_pairs(
     values: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, keep: Tensor, texts: Tensor
 ) -> Tensor:
     """The cosine of row i's image, edited by row i's mask, with row i's text, (n,)."""
-    return _pairs(values * keep.gather(1, indices), indices, decoder, bias, texts)
+    masked = values * keep.gather(1, indices)
+    eps = torch.finfo(masked.dtype).eps
+    rows, left = _rows(masked, indices, decoder, bias, eps)
+    found = cosine_pairs(unit(rows), texts)
+    near = (left < eps / LOST).nonzero()[:, 0]
+    if not len(near):
+        return found
+    return found.index_put((near,), _pairs(masked[near], indices[near], decoder, bias, texts[near]))
 
 
 def over_norm(along: Tensor, squared: Tensor) -> Tensor:
@@ -74,9 +83,9 @@ def _cancelled(
     limit = torch.finfo(squared.dtype).eps / LOST
     own = values.square() * decoder.square().sum(dim=1)[indices]
     rest = bias @ bias
-    image, text = (squared <= limit * (own.sum(dim=1) + rest).unsqueeze(1)).nonzero(as_tuple=True)
+    image, text = (squared < limit * (own.sum(dim=1) + rest).unsqueeze(1)).nonzero(as_tuple=True)
     found = [
-        squared[i, j] <= limit * ((own[i] * keep[j.unsqueeze(1), indices[i]].square()).sum(dim=1) + rest)
+        squared[i, j] < limit * ((own[i] * keep[j.unsqueeze(1), indices[i]].square()).sum(dim=1) + rest)
         for i, j in zip(torch.split(image, PAIRS), torch.split(text, PAIRS), strict=True)
     ]
     sure = torch.cat(found)
@@ -85,18 +94,22 @@ def _cancelled(
 
 def _pairs(masked: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, texts: Tensor) -> Tensor:
     """Cosines of edited rows with row i's text, (n,), from masked codes (n, K); summed in float64."""
+    used, places = torch.unique(indices, return_inverse=True)  # not the whole decoder in float64
     eps = torch.finfo(masked.dtype).eps
-    rows = _rows(masked.double(), indices, decoder.double(), bias.double(), eps)
+    rows, _ = _rows(masked.double(), places, decoder[used].double(), bias.double(), eps)
     return cosine_pairs(unit(rows), texts.double()).to(masked.dtype)
 
 
-def _rows(masked: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """`sum_k masked_k W_k + b`, (n, d); zero where no more is left than rounding by shares of `eps`."""
+def _rows(masked: Tensor, indices: Tensor, decoder: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`sum_k masked_k W_k + b`, (n, d), and what is left of its parts' squared norms, (n,).
+
+    Zero where no more is left than rounding by shares of `eps`.
+    """
     rows = bag(masked, indices, decoder) + bias
     with torch.no_grad():
         parts = (masked.square() * decoder.square().sum(dim=1)[indices]).sum(dim=1) + bias @ bias
-        left = rows.square().sum(dim=1) > (NOISE * eps) ** 2 * parts
-    return rows * left.unsqueeze(1)
+        left = rows.square().sum(dim=1) / parts.clamp(min=torch.finfo(parts.dtype).tiny)
+    return rows * (left > (NOISE * eps) ** 2).unsqueeze(1), left
 
 
 class _Energy(torch.autograd.Function):
