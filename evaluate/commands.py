@@ -71,26 +71,23 @@ def evaluate(
     that fails does not stop the others; --all skips runs that have nothing to score. --source measures what the
     encoders made, before any training: with --task alignment.
     """
+    from vlpipe.evaluate.tables import print_evaluations
+
     asked = _settings(tasks, assignments)
     if sources or encoder:
         run_ids = (*run_ids, _frozen(every, manifest, cache, runs, sources, encoder))
     chosen, failed = _chosen(runs, run_ids, every)
     said: dict[str, Any] = {"split": split, "manifest": manifest, "beside": beside, "cache": cache}
-    done, skipped = _evaluated(runs, chosen, asked, failed, skip_one_sided=every, **said)
+    done, skipped = _evaluated(runs, chosen, asked, failed, skip_unscorable=every, **said)
     drawn = _draw(done, figures or runs / "figures")
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "evaluations": [_as_json(e) for e in done],
-                    "failed": list(failed),
-                    "skipped": skipped,
-                    "figures": [str(path) for path in drawn],
-                }
-            )
-        )
+        told = {"evaluations": [_as_json(e) for e in done], "failed": list(failed), "skipped": skipped}
+        click.echo(json.dumps(told | {"figures": [str(path) for path in drawn]}))
     elif done:
-        _show(done, drawn, full)
+        for made in _by_task(done):
+            print_evaluations(made, full)
+        for path in drawn:
+            click.echo(f"figure: {path}", err=True)
     if failed:
         raise _all_in_one(list(failed.values()), len(done))
     if not done:
@@ -144,7 +141,7 @@ def _evaluated(
     asked: Mapping[str, dict[str, Any]],
     failed: Failures,
     *,
-    skip_one_sided: bool,
+    skip_unscorable: bool,
     **said: Any,
 ) -> tuple[list[Evaluation], list[str]]:
     """Evaluations, and runs that had nothing to score; fills `failed`, but raises where one alone is asked for."""
@@ -158,7 +155,7 @@ def _evaluated(
             done.append(evaluate(runs, run_id, task, options=asked[task], **said))
             _tell(done[-1])
         except VlpipeError as error:
-            if skip_one_sided and isinstance(error, NothingToScoreError):
+            if skip_unscorable and isinstance(error, NothingToScoreError):
                 skipped[run_id] = None
                 click.echo(f"skipped: {error}", err=True)
             elif len(chosen) == len(asked) == 1 and not failed:
@@ -178,26 +175,6 @@ def _all_in_one(codes: Sequence[int], done: int) -> VlpipeError:
     kinds = {kind.exit_code: kind for kind in (VlpipeError, UsageError, StaleError)}
     kind = kinds.get(codes[0], VlpipeError) if len(set(codes)) == 1 else VlpipeError
     return kind(f"{len(codes)} evaluations failed, as told above; {done} were made, and are kept")
-
-
-def _show(done: Sequence[Evaluation], drawn: Sequence[Path], full: bool) -> None:
-    from vlpipe.evaluate.results import by_run
-    from vlpipe.evaluate.tables import print_table
-
-    for made in _by_task(done):
-        lines = by_run([entry for evaluation in made for entry in evaluation.entries.values()])
-        print_table(lines, full, _titles(made))
-    for path in drawn:
-        click.echo(f"figure: {path}", err=True)
-
-
-def _titles(made: Sequence[Evaluation]) -> dict[str, str]:
-    """What the rows call their numbers; where runs have several names for one, all of them."""
-    found: dict[str, dict[str, None]] = {}
-    for evaluation in made:
-        for metric, title in evaluation.made_by.titles(evaluation.rows).items():
-            found.setdefault(metric, {})[title] = None
-    return {metric: " / ".join(titles) for metric, titles in found.items()}
 
 
 def _chosen(runs: Path, run_ids: Sequence[str], every: bool) -> tuple[list[str], Failures]:

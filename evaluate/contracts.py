@@ -174,8 +174,8 @@ class Task(Protocol):
         """What a reader of these numbers must be told."""
         return []
 
-    def titles(self, rows: Rows) -> Mapping[str, str]:
-        """By number: the title that only the rows can tell."""
+    def titles(self, runs: Sequence[Rows]) -> Mapping[str, str]:
+        """By number: the title that only the rows, of one run or of several in one table, can tell."""
         return {}
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from vlpipe.evaluate.bootstrap import Spread
 from vlpipe.evaluate.contracts import TASKS, Task
-from vlpipe.evaluate.results import Entry, Line, Provenance, intervals_of
+from vlpipe.evaluate.results import Entry, Line, Provenance, by_run, intervals_of
 from vlpipe.foundation import console
 from vlpipe.foundation.errors import UnknownNameError, UsageError
 from vlpipe.foundation.files import canonical_json
+
+if TYPE_CHECKING:
+    from vlpipe.evaluate.answers import Evaluation
 
 Number = Entry | Spread
 LEFT_OUT = "left out"
@@ -122,6 +126,12 @@ def print_table(lines: Sequence[Line], every: bool = False, known: Mapping[str, 
     table = Table(caption=caption(lines), caption_justify="left")
     fill(table, lines, titles)
     console.print_table(table)
+
+
+def print_evaluations(made: Sequence[Evaluation], every: bool = False) -> None:
+    """The table of evaluations of one task, with the titles that their rows tell."""
+    lines = by_run([entry for evaluation in made for entry in evaluation.entries.values()])
+    print_table(lines, every, made[0].made_by.titles([evaluation.rows for evaluation in made]))
 
 
 def _side_by_side(table: Table, lines: Sequence[Line], titles: Mapping[str, str]) -> None:

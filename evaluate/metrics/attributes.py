@@ -147,7 +147,7 @@ def hits_of(rows: Tensor, prompts: Tensor, concepts: Concepts, images: IntArray)
     found = np.full(truth.shape, UNKNOWN, dtype=np.int8)
     for n in range(len(concepts.attributes)):
         known = truth[:, n] != UNKNOWN
-        own, others = cosines[known, truth[known, n]], cosines[known].copy()
+        own, others = cosines[known, truth[known, n]], cosines[known]
         others[:, concepts.attribute != n] = -np.inf
         others[np.arange(len(own)), truth[known, n]] = -np.inf
         found[known, n] = own > others.max(axis=1, initial=-np.inf) + tie[known]

@@ -25,7 +25,8 @@ class TwoStage:
     """Of each query the `candidates` best by plain cosine are scored exactly; the rest are out of reach.
 
     Ties count against the query in both stages: a match comes after all that ties with its cosine, and of what
-    ties with the last candidate those count whose exact scores are highest.
+    ties with the last candidate those count whose exact scores are highest. For that all of it is scored exactly,
+    pair by pair: where most cosines of a query are equal, nearly the whole gallery, and nothing is saved.
 
     Numbers (shares): `i2t_recall@K` and `t2i_recall@K` of the two stages, `..._exact` of scoring every
     pair, `..._coarse` of the first stage alone, `..._reached` of queries with a match among their candidates, and

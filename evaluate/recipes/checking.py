@@ -1,6 +1,6 @@
 """Before any work: whether data and models are there, and names and settings of every command are right.
 
-A command that stands above this stage, train-backbone, checks its own settings as it parses.
+A command that stands above this stage, train-backbone, checks its own settings as it parses, but not its sources.
 """
 
 from __future__ import annotations
@@ -189,15 +189,26 @@ def _nothing(params: Params) -> None:
 
 
 def _train_head(params: Params) -> None:
-    from vlpipe.heads.contracts import load_head
+    from vlpipe.heads.contracts import load_head, roles_of
+    from vlpipe.heads.sources import parse_sources
     from vlpipe.heads.splits import fractions
     from vlpipe.heads.sweep import members, parse_seeds, parse_sweep
 
     fractions(params["split_rule"])
     lists = dict(parse_sweep(text) for text in params["sweeps"])
     lists |= {"seed": parse_seeds(params["seeds"])} if params["seeds"] else {}
+    head = load_head(params["kind"])
     for values in members(lists):
-        resolve(load_head(params["kind"]).Config, parse_sets(params["sets"]), values)
+        config = resolve(head.Config, parse_sets(params["sets"]), values)
+        if not params["config_file"]:  # which may decide the roles
+            parse_sources(params["sources"], roles_of(head, config))
+
+
+def _train_backbone(params: Params) -> None:
+    from vlpipe.heads.contracts import Role
+    from vlpipe.heads.sources import parse_sources
+
+    parse_sources(params["sources"], {"image": Role("image")})
 
 
 def _eval(params: Params) -> None:
@@ -230,6 +241,7 @@ def _build(params: Params) -> None:
 
 CHECKS: Mapping[str, Callable[[Params], None]] = {
     "train-head": _train_head,
+    "train-backbone": _train_backbone,
     "eval": _eval,
     "extract": _extract,
     "manifest build": _build,

@@ -48,8 +48,8 @@ class Attributes(Task):
         return made
 
     def notes(self, numbers: Mapping[str, float]) -> list[str]:
-        """That a mask which sees the caption's values hands over the label."""
-        if "accuracy_edited_in" not in numbers:
+        """Where there is a value mask: that it is handed the label."""
+        if "accuracy_value_in" not in numbers:
             return []
         return [
             "a mask that reads the caption's values, as the value mask does, is handed the label by them: its "

@@ -43,12 +43,16 @@ class Latents(Task):
         silent = [name.partition(":")[2] for name, share in numbers.items() if share == 0]
         return [f"no image activates latent {', '.join(silent)}"] if silent else []
 
-    def titles(self, rows: Rows) -> dict[str, str]:
-        """Names of latents, where they have one, beside their numbers."""
-        from vlpipe.evaluate.latent_images import title
-
-        latents = dict(zip(rows.values["latent"].tolist(), rows.values["name"].tolist(), strict=True))
-        return {f"active_share:{n}": title(n, name) for n, name in latents.items() if name != str(n)}
+    def titles(self, runs: Sequence[Rows]) -> dict[str, str]:
+        """`NAME (LATENT)` where the runs agree on a name, else `latent LATENT`."""
+        found: dict[int, set[str]] = {}
+        for values in (rows.values for rows in runs):
+            for latent, name in zip(values["latent"].tolist(), values["name"].tolist(), strict=True):
+                found.setdefault(latent, set()).add(name)
+        return {
+            f"active_share:{n}": f"latent {n}" if len(names) > 1 or str(n) in names else f"{min(names)} ({n})"
+            for n, names in found.items()
+        }
 
     def draw(self, evaluations: Sequence[Evaluation], folder: Path) -> list[Path]:
         """A row of pictures a latent, a figure a run."""

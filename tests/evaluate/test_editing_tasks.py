@@ -228,6 +228,14 @@ def test_tasks_load_with_their_metric(name: str) -> None:
     assert made.notes({}) == []
 
 
+def test_only_runs_with_a_value_mask_are_told_what_it_is_handed() -> None:
+    task = TASKS.load("attributes")
+    made = task(task.Config())
+    (note,) = made.notes(numbers(Attributes(), world(Axes())))
+    assert "as the value mask does" in note
+    assert made.notes({"accuracy_original": 0.5, "accuracy_edited_in": 0.5, "accuracy_edited_out": 0.5}) == []
+
+
 def test_pair_cosines_before_and_after() -> None:
     inputs = world(Axes())
     assert inputs.edits is not None

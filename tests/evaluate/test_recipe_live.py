@@ -139,6 +139,17 @@ def by_hand(run: Run, other: Path) -> tuple[float, float]:
         ("text_lr = 0.01,", "", "step 3 (train-backbone tevi): text_lr: 'tevi' needs the rate"),
         ("{ hidden = 8 }", '{ head = "text_adapter", hidden = 8 }', "no setting is named 'hidden'"),
         ("{ hidden = 8 }", "{ hidden = 8 }, encoder = { devise = 1 }", "no setting is named 'devise'"),
+        (
+            "--source image={spec}#pooled\n",
+            "--source img={spec}#pooled\n",
+            "step 2 (train-head sae): no role is named 'img'; did you mean 'image'",
+        ),
+        (
+            "--source image={spec}#pooled::",
+            "--source img={spec}#pooled::",
+            "step 3 (train-backbone tevi): no role is named 'img'; did you mean 'image'",
+        ),
+        ("--source image={spec}#pooled::", "--source {spec}#pooled::", "with role one of image"),
         ("bundled:mad-clip", "bundld:mad-clip", "did you mean 'bundled'"),
         ("--encoder {spec}\n", "--encoder 'bundled:mad-clip@./no.pt::{sae}'\n", "'./no.pt' does not exist"),
     ],

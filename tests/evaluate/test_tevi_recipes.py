@@ -26,11 +26,12 @@ class Answers:
         self.evaluated: list[str] = []
 
     def __call__(self, words: Sequence[str]) -> None:
-        if words[0] == "train-head":
+        if words[0] in ("train-head", "train-backbone"):
             for source in (word for word in words if "::" in word):
                 assert source.rpartition("::")[2] in self.runs.values(), f"{words} stand on no earlier run"
             id_ = self.runs.setdefault(json.dumps(words), f"{words[1]}-{len(self.runs)}")
-            click.echo(json.dumps({"run": id_, "varied": {}}))
+            trained = {"encoder": f"hf:{id_}"} if words[0] == "train-backbone" else {}
+            click.echo(json.dumps({"run": id_, "varied": {}, **trained}))
         if words[0] == "eval":
             ids = [word.removeprefix("--run=") for word in words if word.startswith("--run=")]
             assert set(ids) <= set(self.runs.values())
