@@ -31,7 +31,7 @@ class Loop:
 
     The folder holds `weights.safetensors` (of the lowest validation loss; the last where there is nothing to
     validate on), `log.jsonl`, and `state.safetensors`, from which the same call continues after an interruption
-    as if there had been none.
+    as if there had been none: on a CPU, to the bit.
     """
 
     def __init__(

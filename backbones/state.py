@@ -86,7 +86,10 @@ def restore(folder: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim
     _take_up(parts, tensors, "model.")
     for name, parameter in parameters(parts).items():
         if f"step.{name}" in tensors:
-            optimizer.state[parameter] = {moment: tensors[f"{moment}.{name}"] for moment in MOMENTS}
+            optimizer.state[parameter] = {
+                moment: tensors[f"{moment}.{name}"].to("cpu" if moment == "step" else parameter.device)
+                for moment in MOMENTS
+            }  # AdamW counts its steps on the CPU
     return Progress(described["step"], float(described["best"]), run)
 
 

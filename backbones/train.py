@@ -60,7 +60,7 @@ def train(
     parts = _parts(objective, manifest_path, spec, config, places or Places())
     made_by = {
         "objective": objective,
-        "config": config.model_dump(exclude={"threads"}),
+        "config": _deciding(config),
         "encoder": parts.decides(),
         "manifest": manifest.digest,
     }
@@ -83,9 +83,14 @@ def train(
     result["encoder"] = trained
     if parts.live is None:
         return result
-    made_by = {"objective": objective, "config": config.model_dump(exclude={"threads", "seed"})}
+    made_by = {"objective": objective, "config": _deciding(config, "seed")}
     run = complete(parts.live, trained, settings, made_by)
     return result | ({"run": run.id} if run else {"then": extract_line(parts.live, trained, settings)})
+
+
+def _deciding(config: LoopConfig, *but: str) -> dict[str, Any]:
+    """The settings that decide the weights, and not where they are computed."""
+    return config.model_dump(exclude={**dict.fromkeys(("threads", *but), True), "encoder": {"device"}})
 
 
 def _pairs(manifest: Manifest, parts: Parts, split: str) -> Pairs | None:
@@ -136,4 +141,6 @@ def _of_pictures(objective: str, learner: Any, encoder: Encoder, text: Source, p
         raise UsageError(
             f"encoder '{text.output}' has only the side {', '.join(encoder.sides())}; training needs both"
         )
-    return Parts(encoder, {side: encoder.tower(side) for side in encoder.sides()}, learner)
+    towers: dict[str, nn.Module] = {side: encoder.tower(side) for side in encoder.sides()}
+    home = next((p.device for tower in towers.values() for p in tower.parameters()), "cpu")
+    return Parts(encoder, towers, learner.to(home))

@@ -159,13 +159,15 @@ class Aligned(GradientHead):
 
     def noise(self, batch: Batch, generator: torch.Generator) -> list[Tensor]:
         """Dropout's draws for one step, by layer in the order of use: as `loss` makes them, in every place."""
-        rows: dict[str, Tensor] = {"image": torch.ones(len(batch.ids), dtype=torch.bool), "text": places(batch)}
+        texts = places(batch)
+        size = {"image": len(batch.ids), "text": len(texts)}
+        rows = {"image": torch.arange(size["image"], device=texts.device), "text": texts.nonzero()[:, 0]}
         found = []
         for name, layer in self.named_modules():
             if isinstance(layer, Dropout) and layer.p:
-                there = rows[name.split(".")[1]].to(self.logit_scale.device)  # encoders.image.3
-                whole = self.logit_scale.new_zeros(len(there), layer.width)
-                whole[there] = layer.drawn(int(there.sum()), whole, generator)
+                side = name.split(".")[1]  # encoders.image.3
+                whole = self.logit_scale.new_zeros(size[side], layer.width)
+                whole[rows[side]] = layer.drawn(len(rows[side]), whole, generator)
                 found.append(whole)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -107,7 +108,7 @@ class Editor:
 
     `names` has one a latent: the concepts of a `cg_sae`, else the latents' numbers. `image` and `text` are the
     ways of rows to the head. A row is (d,); where a run's rows pass other runs first it is raw, as wide as the
-    encoder of its side made it.
+    encoder of its side made it. Features may be on any device; results are on the head's.
 
     All calls raise `VlpipeError` for features of another shape than in training, or that are not finite.
     """
@@ -211,9 +212,10 @@ class Editor:
             told = ", ".join(map(str, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             raise VlpipeError(f"{side} features are NaN or infinite in rows {told}: expected finite numbers")
         if way.through:
-            rows = rows.to(torch.float32)  # as the cache gives them
+            rows = rows.to("cpu", torch.float32)  # where the runs are, and as the cache gives them
         for step in way.through:
             rows = step(rows, side)
+        rows = rows.to(next(chain(self.head.parameters(), self.head.buffers()), rows).device)
         read = self.head.images if side == "image" else self.head.texts
         with torch.no_grad():
             found: Batch = read(Batch([""] * len(rows), {roles_on(self.head.roles, side)[0]: rows}))
@@ -221,14 +223,17 @@ class Editor:
 
 
 def _tensor(side: Side, features: Features) -> Tensor:
-    """The features, arrays copied; raises `VlpipeError` for what holds no numbers."""
-    if isinstance(features, Tensor):
-        return features
+    """The features, arrays copied; raises `VlpipeError` for what holds no real numbers."""
     try:
-        return torch.from_numpy(np.array(features))
+        found = features if isinstance(features, Tensor) else torch.from_numpy(np.array(features))
     except (TypeError, ValueError) as error:
         raise VlpipeError(f"{side} features are no numbers ({error}); expected a tensor or an array") from None
+    if found.is_complex():
+        raise VlpipeError(
+            f"{side} features are complex ({found.dtype}): expected real numbers; take their `.real`"
+        )
+    return found
 
 
 def _told(shape: Sequence[int | str]) -> str:
-    return f"({', '.join(map(str, shape))})"
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"

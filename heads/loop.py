@@ -22,8 +22,8 @@ PREPARE_ROWS = 256  # images a batch, with all their texts
 class Learner:
     """A head in training: what it reads, and how far it is. It learns on `device`, and ends on the CPU.
 
-    A resumed run equals an uninterrupted one to the bit: orders, draws and torch's own random numbers follow
-    from the seed and the epoch.
+    A resumed run equals an uninterrupted one, on a CPU to the bit: orders, draws and torch's own random numbers
+    follow from the seed and the epoch.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ def stream_seed(*numbers: int) -> int:
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Torch's random numbers as a function of some numbers, inside the block only."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = [torch.cuda.current_device()] if used else []  # to ask for it would begin to use CUDA
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(stream_seed(*numbers))
         yield

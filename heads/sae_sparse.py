@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vlpipe.heads.sae_screen import Pairs, at_least, best, group_maxima, grouping, reaching, screened
 
-CHUNK_BYTES = 16 << 20  # what the activations of all latents may take at once
+CHUNK_BYTES, GPU_BYTES = 16 << 20, 256 << 20  # what activations of all latents may take at once: a CPU's cache
 
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -115,8 +115,9 @@ def active(x: Tensor, weight: Tensor, bias: Tensor, k: int, among: Tensor | None
 
 
 def _selected(x: Tensor, weight: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Values and indices (n, k), some rows at a time through one buffer that fits a cache."""
-    step = max(1, CHUNK_BYTES // (len(weight) * x.element_size()))
+    """Values and indices (n, k), some rows at a time through one buffer, which fits a CPU's cache."""
+    budget = CHUNK_BYTES if x.device.type == "cpu" else GPU_BYTES
+    step = max(1, budget // (len(weight) * x.element_size()))
     buffer = x.new_empty(min(step, len(x)), len(weight))
     values, indices = x.new_empty(len(x), k), torch.empty(len(x), k, dtype=torch.int64, device=x.device)
     for start in range(0, len(x), step):

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlpipe.heads.sae_sparse import bag
+from vlpipe.heads.sae_sparse import GPU_BYTES, bag
 from vlpipe.heads.vectors import EPS, cosine_pairs, unit
 
-CPU_BYTES, GPU_BYTES = 2 << 20, 256 << 20  # what the masks of some images at once may take: a CPU's cache
+CPU_BYTES = 2 << 20  # what the masks of some images at once may take: a CPU's cache
 LOST = 1e-5  # where rounding makes more than this share of a squared norm, the pair is edited by itself
 NOISE = 16  # an edited row shorter than so many rounding errors of its parts is zero
 PAIRS = 8192  # that are edited at once

@@ -16,7 +16,7 @@ from vlpipe.backbones.data import Gather, Pairs
 from vlpipe.backbones.loop import LOG, Loop
 from vlpipe.backbones.objectives.clip import Clip, ClipConfig
 from vlpipe.backbones.settings import LoopConfig
-from vlpipe.backbones.state import STATE, WEIGHTS
+from vlpipe.backbones.state import STATE, WEIGHTS, restore
 from vlpipe.foundation.errors import StaleError, VlpipeError
 
 SETTINGS: dict[str, Any] = {
@@ -110,6 +110,19 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(
     for name in (WEIGHTS, STATE):
         assert same(weights(tmp_path / "straight", name), weights(tmp_path / "twice", name))
     assert (tmp_path / "straight" / LOG).read_text() == (tmp_path / "twice" / LOG).read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*which is a no-op")  # weights into a meta parameter
+def test_moments_go_where_their_parameters_are(tmp_path: Path) -> None:
+    here = loop()
+    here.train(pairs(), None, tmp_path)
+    towers = {side: tower.to("meta") for side, tower in here.towers.items()}
+    there = Loop(here.config, towers, here.objective.to("meta"), "r")  # type: ignore[attr-defined]
+    restore(tmp_path, there.parts, there.optimizer, "r")
+    assert len(there.optimizer.state) == 5
+    for state in there.optimizer.state.values():
+        found = {name: tensor.device.type for name, tensor in state.items()}
+        assert found == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}
 
 
 def test_a_finished_run_does_nothing_again(tmp_path: Path) -> None:

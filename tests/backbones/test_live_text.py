@@ -152,6 +152,8 @@ def test_once_the_texts_are_extracted_the_same_call_makes_the_run(
     assert world.live(tmp_path / "out", source=source, objective=objective) == first
     run_line(first["then"])
     second = world.live(tmp_path / "out", source=source, objective=objective)
+    anywhere = world.live(tmp_path / "out", source=source, objective=objective, encoder={})
+    assert anywhere["run"] == second["run"]
     run = Run.open(world.runs, second["run"])
     assert run.kind == kind
     assert run.sources["text"] == f"{first['encoder']}#pooled"

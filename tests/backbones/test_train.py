@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from torch import nn
 
+from vlpipe.backbones import train as training
 from vlpipe.backbones.commands import train_backbone
+from vlpipe.backbones.live import Places
+from vlpipe.backbones.loop import Loop
+from vlpipe.backbones.objectives.clip import Clip, ClipConfig
 from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.train import train
 from vlpipe.extract.encoders.bundled import Bundled, BundledConfig
 from vlpipe.foundation.config import read_toml, resolve
 from vlpipe.foundation.errors import StaleError, UnknownNameError, UsageError, VlpipeError
+from vlpipe.heads.sources import parse_source
 from vlpipe.manifests.build import build
 from vlpipe.manifests.writer import write_manifest
 
@@ -55,6 +61,54 @@ def test_the_same_command_again_continues_and_another_is_refused(mad: Path, tmp_
     for changed in ({"lr": 0.5}, {"encoder": {"init_seed": 1}}, {"objective": {"initial_temperature": 0.1}}):
         with pytest.raises(StaleError, match="other settings"):
             train("clip", mad, SPEC, tmp_path, config(**changed))
+
+
+def test_the_device_is_no_part_of_what_a_run_is(mad: Path, tmp_path: Path) -> None:
+    anywhere = config(encoder={"init_seed": 0})
+    first = train("clip", mad, SPEC, tmp_path, config())
+    assert train("clip", mad, SPEC, tmp_path, anywhere) == first
+    unchanged = anywhere.model_dump(exclude={"threads"})
+    assert training._deciding(config()) == training._deciding(anywhere) == unchanged
+
+
+class Far:
+    """An encoder whose towers are on another device."""
+
+    def sides(self) -> tuple[str, str]:
+        return "image", "text"
+
+    def tower(self, side: str) -> nn.Module:
+        return nn.Linear(2, 2, device="meta")
+
+
+def test_the_objective_learns_where_the_towers_do() -> None:
+    encoder: Any = Far()
+    made: Any = training._of_pictures("clip", Clip(ClipConfig()), encoder, parse_source(SPEC), Places())
+    assert made.objective.log_scale.is_meta
+
+
+class InterruptedTrainingError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.gpu
+def test_a_gpu_goes_on_where_it_stopped(mad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = config(lr=0.01, encoder={"init_seed": 0, "device": "cuda"})
+    straight = train("clip", mad, SPEC, tmp_path / "straight", there)
+    original = Loop._training_step
+
+    def killed(self: Loop, pairs: Any, rows: Any, step: int) -> float:
+        if step == 1:  # the state is that before the first
+            raise InterruptedTrainingError
+        return original(self, pairs, rows, step)
+
+    monkeypatch.setattr(Loop, "_training_step", killed)
+    with pytest.raises(InterruptedTrainingError):
+        train("clip", mad, SPEC, tmp_path / "twice", there)
+    monkeypatch.setattr(Loop, "_training_step", original)
+    resumed = train("clip", mad, SPEC, tmp_path / "twice", there)
+    for name in ("loss", "validation_loss"):
+        assert resumed[name] == pytest.approx(straight[name], rel=1e-3)
 
 
 def test_names_and_settings_are_checked(mad: Path, tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def test_raw_rows_pass_the_runs_before_the_autoencoder(world: Callable[..., Worl
     assert [found.strength for found in mine] == pytest.approx([found.strength for found in theirs], rel=1e-5)
     names = ["a", "b", "c"]
     assert editor.named(names, raw[1]).names == inside.named(names, texts).names
+    editor.head.to("meta")  # the runs before it stay where they are
+    assert editor.edit(*raw).is_meta
     with pytest.raises(VlpipeError, match=r"image features of shape \(3, 6\): expected \(rows, 9\)"):
         editor.edit(images, raw[1])
     with pytest.raises(VlpipeError, match=r"text features of shape \(3, 6\): expected \(rows, 7\)"):
@@ -74,10 +76,10 @@ def retrained(run: Run) -> None:
 
 BAD: list[tuple[str, Callable[[Editor, Tensor], Any]]] = [
     ("top = -1: expected 0 or more", lambda editor, x: editor.kept(x[0], top=-1)),
-    (r"a text of shape \(3, 6\): expected \(6\)", lambda editor, x: editor.kept(x)),
-    (r"an image of shape \(3, 6\): expected \(6\)", lambda editor, x: editor.removed(x[0], x)),
-    (r"a text of shape \(1, 6\): expected \(6\)", lambda editor, x: editor.kept(x[:1])),
-    (r"text features of shape \(6\): expected \(rows, 6\)", lambda editor, x: editor.edit(x, x[0])),
+    (r"a text of shape \(3, 6\): expected \(6,\)", lambda editor, x: editor.kept(x)),
+    (r"an image of shape \(3, 6\): expected \(6,\)", lambda editor, x: editor.removed(x[0], x)),
+    (r"a text of shape \(1, 6\): expected \(6,\)", lambda editor, x: editor.kept(x[:1])),
+    (r"text features of shape \(6,\): expected \(rows, 6\)", lambda editor, x: editor.edit(x, x[0])),
     (r"image features of shape \(\): expected \(rows, 6\)", lambda editor, x: editor.edit(x[0, 0], x)),
     ("2 names and 3 rows of features: expected one row a text", lambda editor, x: editor.named(["a", "b"], x)),
     ("no text to name latents by", lambda editor, x: editor.named([], x[:0])),
@@ -85,6 +87,8 @@ BAD: list[tuple[str, Callable[[Editor, Tensor], Any]]] = [
     ("text features are NaN or infinite in rows 0, 2: ", lambda editor, x: editor.named(["a"] * 3, spoilt(x))),
     ("text features are NaN or infinite in rows 0: ", lambda editor, x: editor.kept(spoilt(x)[0])),
     ("image features are no numbers", lambda editor, x: editor.edit(np.array([["a"] * 6] * 3), x)),
+    (r"text features are complex \(torch.complex128\): ", lambda editor, x: editor.edit(x, x.numpy() + 1j)),
+    (r"image features are complex \(torch.complex64\): ", lambda editor, x: editor.kept(x[0], x[0].cfloat())),
 ]
 
 
@@ -110,3 +114,11 @@ def test_the_editing_call_takes_arrays() -> None:
     torch.testing.assert_close(editor.edit(fixed, texts.numpy()), editor.edit(images, texts))
     assert editor.kept(texts[0].numpy(), images[0].numpy()) == editor.kept(texts[0], images[0])
     assert editor.named(["a", "b", "c"], texts.numpy()).names == editor.named(["a", "b", "c"], texts).names
+
+
+@pytest.mark.parametrize("kind", ["tevi", "smartclip"])
+def test_rows_go_to_the_heads_device(kind: str) -> None:
+    editor = editor_of(kind)
+    editor.head.to("meta")
+    assert editor.edit(rows(3), rows(3)).device.type == "meta"
+    assert editor.edit(rows(3).numpy(), rows(3).numpy()).shape == (3, 6)
