@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.towers import CachedImages, Carried
 from vlpipe.cache_store.fingerprint import differences
 from vlpipe.extract.contracts import Encoder, Savable
@@ -21,6 +22,8 @@ from vlpipe.heads.opening import Opener
 from vlpipe.heads.runs import Run
 from vlpipe.heads.sources import parse_sources
 from vlpipe.heads.upstream import Upstream
+
+SHARED = ("seed", "batch_size", "lr", "text_lr", "weight_decay", "warmup", "clip_norm")  # of the loop and of heads
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,16 @@ class Live:
         text: Source,
         places: Places,
         opener: Opener,
-        seed: int,
+        loop: LoopConfig,
     ) -> None:
         self.encoder, self.text, self.places, self.opener = encoder, text, places, opener
         self.output = self._output()
         self.kind, given = objective.named(settings)
         self.head = load_head(self.kind)
-        self.config: HeadConfig = resolve(self.head.Config, given, {"seed": seed, "epochs": 0})
+        told = {name: getattr(loop, name) for name in SHARED if name in self.head.Config.model_fields}
+        if not told.get("text_lr"):  # a tower at rest
+            told.pop("text_lr", None)
+        self.config: HeadConfig = resolve(self.head.Config, given, told, {"epochs": 0})
         role = roles_of(self.head, self.config)["image"]
         sources = parse_sources(places.sources, {"image": role})
         if not sources:
@@ -74,7 +80,7 @@ class Live:
         shapes = Shapes(
             {"image": self.images.shape, "text": carried.shape}, {"text": encoder.constants}, heads=under
         )
-        with seeded(seed):
+        with seeded(loop.seed):
             self.learner: Any = objective(settings, shapes).to(device)
 
     def _output(self) -> str:

@@ -103,7 +103,7 @@ def _parts(objective: str, manifest: Path, spec: str, config: LoopConfig, places
     encoder = load_encoder(text.output.partition("#")[0], config.encoder)
     if not hasattr(family, "named"):
         return _of_pictures(objective, family(settings), encoder, text, places)
-    live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config.seed)
+    live = Live(family, settings, encoder, text, places, Opener(manifest, places.cache, places.runs), config)
     return Parts(encoder, live.towers, live.learner, live)
 
 

@@ -157,6 +157,9 @@ def test_once_the_texts_are_extracted_the_same_call_makes_the_run(
     run = Run.open(world.runs, second["run"])
     assert run.kind == kind
     assert run.sources["text"] == f"{first['encoder']}#pooled"
+    told = run.settings.model_dump()
+    assert (told["text_lr"], told["batch_size"], told["epochs"]) == (1e-3, 6, 0)
+    assert (told["weight_decay"], told["warmup"]) == (0.1, 0.25)  # of the loop
     trained = load_file(tmp_path / "out" / WEIGHTS)
     for name, tensor in run.head().state_dict().items():
         assert torch.equal(trained[f"objective.head.{name}"], tensor)
