@@ -19,19 +19,27 @@ class Checked(click.Command):
         if not ctx.resilient_parsing:
             from vlpipe.backbones.train import settled
 
-            given = ctx.params
-            settled(given["objective"], given["spec"], _config(given["config_path"], given["sets"]))
+            given, objective = ctx.params, ctx.params["objective"]
+            settled(objective, given["spec"], _config(objective, given["config_path"], given["sets"]))
         return rest
 
 
-def _config(path: str | None, sets: tuple[str, ...]) -> LoopConfig:
+def _config(objective: str, path: str | None, sets: tuple[str, ...]) -> LoopConfig:
     """The loop's settings: the file, then --set."""
     from pathlib import Path
 
+    from vlpipe.backbones.contracts import SHELF
     from vlpipe.backbones.settings import LoopConfig
     from vlpipe.foundation.config import parse_sets, read_toml, resolve
+    from vlpipe.foundation.errors import UsageError
 
-    return resolve(LoopConfig, *([read_toml(Path(path))] if path else []), parse_sets(sets))
+    given = [*([read_toml(Path(path))] if path else []), parse_sets(sets)]
+    own = SHELF.load(objective).Config.model_fields.keys() - LoopConfig.model_fields.keys()
+    misplaced = sorted(own & {name for layer in given for name in layer})
+    if misplaced:
+        name = misplaced[0]
+        raise UsageError(f"'{name}' is a setting of the objective '{objective}': --set 'objective={{{name}=...}}'")
+    return resolve(LoopConfig, *given)
 
 
 @click.command("train-backbone", cls=Checked)
@@ -75,7 +83,7 @@ def train_backbone(
     from vlpipe.backbones.live import Places
     from vlpipe.backbones.train import train
 
-    config, places = _config(config_path, sets), Places(sources, Path(cache), Path(runs))
+    config, places = _config(objective, config_path, sets), Places(sources, Path(cache), Path(runs))
     result = train(objective, Path(manifest_path), spec, Path(out), config, places)
     if as_json:
         click.echo(json.dumps(result))

@@ -97,7 +97,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except Exception as error:  # safetensors raises a kind of its own for every damage
-        raise VlpipeError(f"'{path}' cannot be read ({error}); remove it and its folder to begin again") from None
+        raise VlpipeError(f"'{path}' cannot be read ({error}); remove '{path.parent}' to begin again") from None
     return tensors
 
 

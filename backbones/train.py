@@ -15,18 +15,20 @@ from vlpipe.backbones.contracts import Objective, Scaled
 from vlpipe.backbones.data import Pairs, load_pairs
 from vlpipe.backbones.exported import export
 from vlpipe.backbones.live import Live, Places
-from vlpipe.backbones.loop import Loop
+from vlpipe.backbones.loop import LOG, Loop
 from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.state import STATE, WEIGHTS
 from vlpipe.extract.contracts import Encoder, Savable
 from vlpipe.extract.load import encoder_class, load_encoder
-from vlpipe.foundation.config import Config, resolve
-from vlpipe.foundation.errors import UsageError, VlpipeError
+from vlpipe.foundation.config import Config, read_toml, resolve
+from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
 from vlpipe.foundation.files import digest, write_atomic
 from vlpipe.heads.contracts import Source, load_head
 from vlpipe.heads.opening import Opener
 from vlpipe.heads.sources import parse_source
 from vlpipe.manifests.manifest import Manifest
+
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ def train(
             f"{' and a usable cached row' if parts.live else ''}; training needs both"
         )
     loop = Loop(config, parts.towers, parts.objective, digest(made_by))
-    if not (out / STATE).is_file():  # else it may be another run's, and is that run's where it is not
-        write_atomic(out / "config.toml", tomli_w.dumps(config.model_dump(exclude_none=True)).encode())
+    _claim(out, config)
+    if not (out / STATE).is_file():
+        write_atomic(out / CONFIG, tomli_w.dumps(config.model_dump(exclude_none=True)).encode())
     result = loop.train(pairs, _pairs(manifest, parts, "val"), out) | {"weights": str(out / WEIGHTS)}
     if not isinstance(parts.encoder, Savable):
         return result
@@ -86,6 +89,26 @@ def train(
     made_by = {"objective": objective, "config": _deciding(config, "seed")}
     run = complete(parts.live, trained, settings, made_by)
     return result | ({"run": run.id} if run else {"then": extract_line(parts.live, trained, settings)})
+
+
+def _claim(out: Path, config: LoopConfig) -> None:
+    """Raise `StaleError`, before anything is written, where files of these names are not those of such a run."""
+    there = {name for name in (CONFIG, LOG, STATE, WEIGHTS) if (out / name).exists()}
+    foreign = there - {CONFIG} if not there >= {CONFIG, STATE} else set()
+    try:
+        kept = resolve(LoopConfig, read_toml(out / CONFIG)) if CONFIG in there else config
+    except VlpipeError:
+        kept, foreign = config, {CONFIG}
+    if foreign:
+        raise StaleError(
+            f"'{out}' holds a {min(foreign)} that is no whole run of train-backbone; choose another --out"
+        )
+    had, asked = _deciding(kept), _deciding(config)
+    told = [f"{name} = {had[name]} there, {asked[name]} asked" for name in asked if had[name] != asked[name]]
+    if told and STATE in there:
+        raise StaleError(
+            f"'{out}' holds a run with other settings: {'; '.join(told)}; choose another --out or remove it"
+        )
 
 
 def _deciding(config: LoopConfig, *but: str) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Tevi(TextConditioned):
         under: Any = shapes.heads["image"]
         if not isinstance(getattr(under, "autoencoder", None), SparseAutoencoder):
             raise VlpipeError(
-                "'tevi' stands on a finished sae or cg_sae run and its images come from another kind of head; "
-                "train one, then: --source image=SPEC#OUTPUT::RUN"
+                "'tevi' stands on a finished sae or cg_sae run, and its images come from a "
+                f"head '{type(under).__name__}'; train one, then: --source image=SPEC#OUTPUT::RUN"
             )
         self.under = under.requires_grad_(False)
         image, text = shapes.width("image"), shapes.width("text")

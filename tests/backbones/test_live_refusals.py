@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from vlpipe.backbones.commands import train_backbone
 from vlpipe.backbones.live import Places
 from vlpipe.backbones.settings import LoopConfig
 from vlpipe.backbones.towers import Carried
@@ -73,7 +76,7 @@ def test_images_that_are_not_there(world: World, tmp_path: Path) -> None:
     with pytest.raises(NotCachedError, match="vlpipe extract"):
         world.live(tmp_path, source=f"image={SPEC}#tokens::{world.sae}")
     identity = world.head("identity", f"image={SPEC}", f"text={SPEC}")
-    with pytest.raises(VlpipeError, match="another kind of head"):
+    with pytest.raises(VlpipeError, match="its images come from a head 'Identity'"):
         world.live(tmp_path, source=f"image={SPEC}#pooled::{identity}")
     with pytest.raises(UnknownNameError, match="no role is named 'text'"):
         world.live(tmp_path, source=f"text={SPEC}#pooled")
@@ -140,3 +143,31 @@ def test_a_loss_that_is_not_finite(world: World, tmp_path: Path, monkeypatch: py
 def test_a_tower_alone_is_carried_nowhere() -> None:
     carried = Carried(torch.nn.Identity(), [], 3, torch.device("cpu"))
     assert carried.shape == (3,)
+
+
+@pytest.mark.parametrize("foreign", ["head", "log", "config"])
+def test_a_folder_that_is_not_its_own_is_left_as_it_is(world: World, tmp_path: Path, foreign: str) -> None:
+    """A finished head's folder given as --out lost its config.toml, and the run with it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    if foreign == "head":
+        shutil.copytree(world.runs / world.sae, out, dirs_exist_ok=True)
+    elif foreign == "config":
+        (out / "config.toml").write_text('kind = "sae"\n')
+    else:
+        (out / "log.jsonl").write_text('{"loss": 1}\n')
+        (out / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    with pytest.raises(StaleError, match=r"that is no whole run of train-backbone; choose another --out"):
+        world.live(out)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def test_other_settings_are_named_and_misplaced_ones_too(world: World, tmp_path: Path) -> None:
+    world.live(tmp_path / "out")
+    with pytest.raises(StaleError, match=r"seed = 0 there, 1 asked"):
+        world.live(tmp_path / "out", seed=1)
+    asked = ["tevi", "--manifest", "m", "--encoder", SPEC, "--out", "o", "--set", "equation=10"]
+    done = CliRunner().invoke(train_backbone, asked)
+    assert isinstance(done.exception, UsageError)
+    assert "--set 'objective={equation=...}'" in str(done.exception)

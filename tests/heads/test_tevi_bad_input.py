@@ -55,7 +55,7 @@ def test_the_command_names_what_is_wrong_and_its_code(world: Maker) -> None:
     assert (code, "stands on a finished run" in said) == (2, True)
     ridge = made.trained("ridge").run.id
     code, said = refusal(command(made, "tevi", f"enc:a::{ridge}", *text))
-    assert (code, "another kind of head" in said) == (1, True)
+    assert (code, "its images come from a head '" in said) == (1, True)
 
 
 def test_texts_of_another_width_are_refused_by_the_command(world: Maker) -> None:
