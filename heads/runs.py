@@ -23,7 +23,7 @@ def open_joined(
     On its own the run's split rule holds unless another is given, on another one the split column. Raises
     `StaleError` when its own manifest, the pictures and texts that were encoded of it, or how they were encoded is
     no longer what it was trained on, `NotCachedError` with the command that makes missing features, `VlpipeError`
-    when the folders that it was trained from are gone and no others are named.
+    when the folders that it was trained from are gone and no others are named, or a run that it stands on.
     """
     opener = Opener(
         manifest or _still_there(run, "manifest", run.manifest),
@@ -37,6 +37,12 @@ def open_joined(
             f"trained on ({run.manifest_digest[:12]}); train again, or name a manifest to evaluate on"
         )
     sources = {role: parse_source(source) for role, source in run.sources.items()}
+    for passed in (run_id for source in sources.values() for run_id in source.through):
+        if not (run.folder.parent / passed).is_dir():
+            raise VlpipeError(
+                f"run '{run.id}' stands on run '{passed}', which is not in '{run.folder.parent}': bring it there, "
+                "or train both again"
+            )
     joined = opener.joined(run.roles, sources, rule or (run.split_rule if own else COLUMN))
     for role, rows in joined.sources.items():
         check_rows(run, role, rows, content=own)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -89,3 +90,12 @@ def test_a_run_does_not_pass_rows_on_whose_pictures_were_replaced(world: Maker) 
     ):
         with pytest.raises(StaleError, match=f"pictures of .* encoded anew .* run '{ridge.id}'"):
             again()
+
+
+def test_a_run_that_lost_the_one_it_stands_on_says_so(world: Maker) -> None:
+    made = world()
+    ridge = made.trained("ridge", strength=1.0).run
+    run = made.trained("identity", sources={"image": f"enc:a::{ridge.id}"}).run
+    shutil.rmtree(ridge.folder)
+    with pytest.raises(VlpipeError, match=f"run '{run.id}' stands on run '{ridge.id}', which is not in"):
+        open_joined(run)
