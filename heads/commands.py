@@ -142,6 +142,7 @@ def _end(done: list[Member], *, as_json: bool) -> None:
     failed = [member for member in done if member.error is not None]
     if not as_json:
         _tell_rows(done)
+        _tell_unlearned(done)
         if len(done) > 1:
             _table(done)
     if failed:
@@ -161,6 +162,18 @@ def _tell_rows(done: list[Member]) -> None:
     zeros = [f"{n['zero']} of role '{name}'" for name, n in roles.items() if n.get("zero")]
     if zeros:
         click.echo(f"zero vectors: {', '.join(zeros)}", err=True)
+
+
+def _tell_unlearned(done: list[Member]) -> None:
+    """On stderr: autoencoders that give images back worse than one mean for all would."""
+    for run in (member.outcome.run for member in done if member.outcome):
+        explained = run.scalars.get("explained_variance", 0.0)
+        if explained < 0:
+            click.echo(
+                f"warning: {run.id}: explained_variance {explained:.3g} is below 0, worse than the mean of all "
+                "images: more steps (epochs, smaller batches) or a smaller k may help",
+                err=True,
+            )
 
 
 def _table(done: list[Member]) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
+from vlpipe.heads.commands import train_head
 from vlpipe.heads.contracts import Batch, Shapes
 from vlpipe.heads.folder import Run
 from vlpipe.heads.kinds.sae import Sae
@@ -173,3 +175,17 @@ def test_a_run_that_stands_on_one_that_was_trained_again_is_stale(world: Maker) 
 def _other(made: Any) -> Run:
     found: Run = made.trained("sae", latents=12, seed=1, **SMALL).run
     return found
+
+
+def test_an_autoencoder_worse_than_the_mean_is_warned_of(world: Maker) -> None:
+    made = world()
+    paths = ["--manifest", str(made.manifest.folder), "--cache", str(made.cache), "--runs", str(made.runs)]
+
+    def told(*settings: str) -> str:
+        given = [part for setting in ("latents=12", *settings) for part in ("--set", setting)]
+        done = CliRunner().invoke(train_head, ["sae", "--encoder", "enc:a", *paths, *given])
+        assert done.exit_code == 0, done.exception
+        return done.stderr
+
+    assert "is below 0, worse than the mean of all images" in told("k=12", "epochs=1", 'start="zero"', "lr=10.0")
+    assert "warning" not in told("k=2", "epochs=300", "batch_size=8", "lr=0.01")
