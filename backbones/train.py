@@ -59,6 +59,7 @@ def train(
     row that cannot be read; `StaleError` when `out` holds another run, or a run was trained on other rows.
     """
     manifest = Manifest.open(manifest_path)
+    _claim(out, config)  # before minutes of work, not after
     parts = _parts(objective, manifest_path, spec, config, places or Places())
     made_by = {
         "objective": objective,
@@ -73,7 +74,6 @@ def train(
             f"{' and a usable cached row' if parts.live else ''}; training needs both"
         )
     loop = Loop(config, parts.towers, parts.objective, digest(made_by))
-    _claim(out, config)
     if not (out / STATE).is_file():
         write_atomic(out / CONFIG, tomli_w.dumps(config.model_dump(exclude_none=True)).encode())
     result = loop.train(pairs, _pairs(manifest, parts, "val"), out) | {"weights": str(out / WEIGHTS)}

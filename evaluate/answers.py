@@ -66,6 +66,11 @@ class Beside:
         }
 
 
+def file_stem(*words: str) -> str:
+    """A file's name of the words that are not empty, in characters that any file system takes."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(filter(None, words)))
+
+
 @dataclass(frozen=True)
 class Question:
     """One evaluation: what decides it, where its rows lie, and its numbers."""
@@ -137,8 +142,7 @@ class Question:
     def path(self, identity: Mapping[str, Any]) -> Path:
         """`rows-TASK-SPLIT.parquet`; another manifest, split rule or options have a name of their own."""
         digits = self.digits()
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self.task_name}-{self.split}")
-        return self.run.folder / f"rows-{name}{digits and '-' + digits}.parquet"
+        return self.run.folder / f"{file_stem('rows', self.task_name, self.split, digits)}.parquet"
 
     def digits(self) -> str:
         """Eight that stand for the manifest, split rule and options; none for the run's own ones and defaults."""

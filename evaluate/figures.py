@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from vlpipe.evaluate.answers import Evaluation
+from vlpipe.evaluate.answers import Evaluation, file_stem
 from vlpipe.evaluate.contracts import IntArray
 from vlpipe.evaluate.metrics.retrieval import T2I, per_image_sensitivity
 from vlpipe.evaluate.results import intervals_of
@@ -61,8 +60,7 @@ def path_of(folder: Path, evaluations: Sequence[Evaluation], part: str = "") -> 
     alike = len(set(apart)) == 1
     if len(runs) > 2 or not alike:
         runs = [f"{len(runs)}-runs", digest([runs, apart])[:8]]
-    words = [first.task, first.split, *runs, first.apart if alike else "", part]
-    return folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', '-'.join(filter(None, words)))}.png"
+    return folder / f"{file_stem(first.task, first.split, *runs, first.apart if alike else '', part)}.png"
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.vectors import not_finite
 
 KernelName = Literal["linear", "rbf"]
 BLOCK_BYTES = 64 << 20  # of one block of rows
@@ -33,7 +34,7 @@ def checked(rows: Tensor, least: int, what: str) -> Tensor:
     if rows.ndim != 2 or not rows.shape[1]:
         raise VlpipeError(f"{what}: rows of shape {tuple(rows.shape[1:])}; expected one vector a row, (width,)")
     rows = rows.double()
-    bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
+    bad = not_finite(rows)
     if bad:
         raise VlpipeError(f"{what}: rows {bad[:5]} of {len(bad)} are NaN or infinite; expected finite features")
     if len(rows) < least:

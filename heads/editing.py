@@ -18,7 +18,7 @@ from vlpipe.foundation.errors import StaleError, UsageError, VlpipeError
 from vlpipe.heads.contracts import Batch, Head, roles_on
 from vlpipe.heads.folder import Run
 from vlpipe.heads.upstream import Upstream
-from vlpipe.heads.vectors import cosines, unit
+from vlpipe.heads.vectors import cosines, not_finite, unit
 
 Features = Tensor | npt.NDArray[Any]
 
@@ -207,7 +207,7 @@ class Editor:
         if not rows.ndim or tuple(rows.shape[1:]) != way.shape:
             expected = _told(("rows", *way.shape))
             raise VlpipeError(f"{side} features of shape {_told(rows.shape)}: expected {expected}, as in training")
-        bad = (~rows.isfinite()).flatten(1).any(dim=1).nonzero()[:, 0].tolist()
+        bad = not_finite(rows)
         if bad:
             told = ", ".join(map(str, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             raise VlpipeError(f"{side} features are NaN or infinite in rows {told}: expected finite numbers")

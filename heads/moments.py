@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vlpipe.foundation.errors import VlpipeError
+from vlpipe.heads.vectors import not_finite
 
 CONSTANT = 1e-6  # a column whose spread is below this share of its mean is rounding noise around a constant,
 NOTHING = torch.finfo(torch.float32).eps  # and below this share of the largest spread lost in any sum over columns
@@ -24,7 +25,7 @@ def varies(spread: Tensor, mean: Tensor) -> Tensor:
 
 def refuse_not_finite(rows: Tensor, what: str, names: Sequence[str] = ()) -> None:
     """Raise `VlpipeError` where rows (n, ...) hold NaN or infinity, with the first one's name if given."""
-    bad = (~rows.isfinite()).flatten(1).any(dim=1).nonzero()[:, 0].tolist()
+    bad = not_finite(rows)
     if bad:
         first = f", the first is '{names[bad[0]]}'" if names else ""
         raise VlpipeError(

@@ -13,6 +13,12 @@ def working(z: Tensor) -> Tensor:
     return z if z.dtype == torch.float64 else z.to(torch.float32)
 
 
+def not_finite(rows: Tensor) -> list[int]:
+    """Places of the rows (n, ...) that hold NaN or infinity."""
+    found: list[int] = (~rows.isfinite()).flatten(1).any(dim=1).nonzero()[:, 0].tolist()
+    return found
+
+
 def unit(z: Tensor) -> Tensor:
     """`z / (|z| + 1e-12)` along the last axis, (..., d) -> (..., d); a zero vector stays zero."""
     z = working(z)

@@ -119,6 +119,7 @@ def ranked(scores: Scores, text_image: IntArray, images: int) -> Ranked:
     largest = eps = 0.0
 
     def seen(rows: slice, columns: slice) -> Tensor:
+        """A block of scores, whose largest is kept."""
         nonlocal largest, eps
         block = scores(rows, columns)
         largest, eps = max(largest, float(block.abs().max())), max(eps, torch.finfo(block.dtype).eps)

@@ -1,6 +1,6 @@
 """Before any work: whether data and models are there, and names and settings of every command are right.
 
-A command that stands above this stage, train-backbone, checks its own settings as it parses, but not its sources.
+train-backbone, which stands above this stage, checks its own settings as it parses; its sources are checked here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def planned(recipe: Recipe) -> list[list[list[str]]]:
     made: dict[str, dict[str, str]] = {}  # by step
 
     def promised(name: str, axes: Axes) -> list[str]:
+        """What stands for a run or an encoder that is not made yet."""
         step = name.partition(".")[0]
         if step not in made:
             raise UsageError(f"'{{{name}}}' is used before step '{step}' has run; expected that step further up")
